@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Tiny(nn.Sequential):
     """A digit (1, 8, 8) -> 10 logits."""
 
-    def __init__(self, width: int = 16, dropout: float = 0.0) -> None:
-        layers = [nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 10)]
+    def __init__(self, width: int = 16, dropout: float = 0.0, outputs: int = 10) -> None:
+        layers = [nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, outputs)]
         super().__init__(*layers)
 
 
@@ -290,6 +290,12 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
 def squared_sum(outputs: Tensor, targets: Tensor) -> Tensor:
     """Over all samples of the batch, ()."""
     return (outputs - targets).square().sum()
+
+
+def ordinal(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of (B, 9) logits of being above each digit but the last, as of ordered classes: (B,)."""
+    above = (targets[:, None] > torch.arange(9)).float()
+    return nn.functional.binary_cross_entropy_with_logits(outputs, above, reduction="none").sum(1)
 
 
 def relative(outputs: Tensor, targets: Tensor) -> Tensor:

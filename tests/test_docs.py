@@ -123,6 +123,12 @@ def test_links_lead_to_files(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"`((?:gradlab|tests|experiments|conf|docs)/[\w/.-]+)`", FENCE.sub("", page.read_text()))
+    assert not [name for name in named if not ("my_" in name or "NAME" in name or (ROOT / name).exists())]
+
+
 def test_the_readme_fits_on_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 

@@ -49,7 +49,27 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(whee
     assert {f"gradlab/report/pages/assets/{part.name}" for part in parts} <= set(names)
     assert {name.split("/")[0] for name in names} <= {"gradlab", "hydra_plugins", "gradlab-0.1.0.dist-info"}
     modules = {str(p.relative_to(REPOSITORY)) for p in (REPOSITORY / "gradlab").rglob("*.py")}
-    assert modules <= set(names)  # one that .gitignore names would be left out
+    assert {*modules, "gradlab/py.typed"} <= set(names)  # one that .gitignore names would be left out
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_what_the_package_offers(tmp_path: Path) -> None:
+    uses = {
+        "gradlab.run('seed=1', model=net, data=[(net, net)], loss=print).healthy": "",
+        "gradlab.run('seed=1', nodel=net)": "nodel",
+        "gradlab.watch(net, every=10).faults": "",
+        "gradlab.watch(net, evry=10)": "evry",
+        "gradlab.watch.Fault": "",
+        "gradlab.integrations.LightningWatch(folder='here')": "",
+        "gradlab.integrations.LightningWatch(foldr='here')": "foldr",
+        "gradlab.wach": "wach",
+    }
+    script = tmp_path / "uses.py"
+    script.write_text("\n".join(["import gradlab", "from torch.nn import Linear", "net = Linear(1, 1)", *uses]))
+    command = [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "--explicit-package-bases"]
+    found = run([*command, script.name], tmp_path, MYPYPATH=str(REPOSITORY)).stdout
+    for number, wrong in enumerate(uses.values(), start=4):
+        assert (f"{script.name}:{number}: error" in found) == bool(wrong) and wrong in found, found
 
 
 def test_checkout_runs_from_another_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from gradlab.audit.finding import Finding, Key, finding
@@ -22,7 +23,7 @@ from gradlab.codes import CODES, UNREADABLE
 TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
-"""A file without any of these has no training loop to follow; its backward pass may be in another file."""
+"""A file without any of these has no training loop to follow, unless it is a script that uses one that has."""
 STEPLESS = "GL713"
 """The rule about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
@@ -50,7 +51,7 @@ def audit(source: Source, project: Project, selected: dict[str, Rule]) -> FileRe
 def apply_rules(
     module: Module, project: Project, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult
 ) -> None:
-    if TRAINING.search(module.source.text):
+    if TRAINING.search(module.source.text) or starts_training(module, project):
         followed = follow_file(module, project)
         result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in followed.skipped]
         if followed.exhausted is not None:
@@ -74,6 +75,16 @@ def apply_rules(
         for node in rule.text(module) if rule.text is not None else ():
             one = finding(rule.code, rule.severity, rule.message, module.path, node, rule.name)
             found.setdefault(one.key, one)
+
+
+def starts_training(module: Module, project: Project) -> bool:
+    """Whether it is a script, and the functions and classes that it imports are of files that train."""
+    tree = module.source.tree
+    if tree is None or not any(isinstance(n, (ast.If, ast.For, ast.While, ast.With, ast.Expr)) for n in tree.body[1:]):
+        return False
+    found = [project.resolve(name, level, module) for name, level in module.imports.values()]
+    modules = [*(one[0] for one in found if one is not None), *project.catalogue(module).values()]
+    return any(TRAINING.search(one.source.text) for one in modules)
 
 
 def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult) -> None:

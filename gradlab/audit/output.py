@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from gradlab import __version__
 from gradlab.audit.finding import Finding
 from gradlab.audit.terminal import painted
+from gradlab.base.version import __version__
 from gradlab.codes import CODES, Code, explain
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradlab.base import restarts
-from gradlab.base.parent import end_with_parent
+from gradlab.base.parent_process import end_with_parent
 
 
 @dataclass(frozen=True)

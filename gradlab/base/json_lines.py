@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gradlab.base.regular import regular
+from gradlab.base.regular_file import regular
 
 T = TypeVar("T")
 

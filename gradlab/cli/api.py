@@ -17,10 +17,10 @@ import functools
 import html
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from gradlab.base import errors
 from gradlab.base.importing import GIVEN, PROGRAM, load_object
@@ -29,6 +29,7 @@ from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 
 if TYPE_CHECKING:
+    import torch
     from pandas import DataFrame
 
 QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
@@ -36,13 +37,21 @@ QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
 TURN = threading.Lock()
 
 
+class Objects(TypedDict, total=False):
+    """What a program gives in place of names: see `run`."""
+
+    model: torch.nn.Module | Callable[..., torch.nn.Module]
+    data: Any
+    loss: Callable[..., Any]
+
+
 class Run:
     """A run and what came out of it, read from its folder."""
 
-    def __init__(self, folder: str | Path, objects: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: str | Path, objects: Objects | None = None) -> None:
         """objects: what a program gave in place of names. Raises `Invalid` unless `folder` is that of a run."""
         self.record = RunRecord.at(Path(folder), "metrics.jsonl", "diagnosis.json")
-        self.objects = dict(objects or {})
+        self.objects = objects or Objects()
 
     @property
     def folder(self) -> Path:
@@ -65,8 +74,8 @@ class Run:
     @property
     def suggestions(self) -> list[list[str]]:
         """Changes to try, the likeliest first: overrides for `again`."""
-        tries = self.record.diagnosis.get("remedies") or []
-        return [list(one["overrides"]) for one in tries if one.get("overrides")]
+        found = self.record.diagnosis.get("remedies") or []
+        return [list(one["overrides"]) for one in found if one.get("overrides")]
 
     @property
     def metrics(self) -> DataFrame:
@@ -116,8 +125,8 @@ class Run:
 class Sweep:
     """The jobs of a sweep."""
 
-    def __init__(self, folder: str | Path, objects: Mapping[str, Any] | None = None) -> None:
-        self.folder, self.objects = Path(folder), dict(objects or {})
+    def __init__(self, folder: str | Path, objects: Objects | None = None) -> None:
+        self.folder, self.objects = Path(folder), objects or Objects()
         if not (self.folder / "multirun.yaml").is_file():
             raise Invalid("FOLDER", folder, "must be the folder of a sweep (it holds no multirun.yaml)")
 
@@ -139,7 +148,7 @@ class Sweep:
         return page(self.folder / "report.html") or f"<p>{html.escape(repr(self))}</p>"
 
 
-def run(*overrides: str, **objects: Any) -> Run:
+def run(*overrides: str, **objects: Unpack[Objects]) -> Run:
     """Train one configuration and diagnose it, as `python -m gradlab OVERRIDES` does.
 
     model: a `torch.nn.Module`, of which each run trains a copy, or a function or class that makes one
@@ -155,7 +164,7 @@ def run(*overrides: str, **objects: Any) -> Run:
     return Run(session.folders[0], objects)
 
 
-def multirun(*overrides: str, launcher: str | None = None, **objects: Any) -> Sweep:
+def multirun(*overrides: str, launcher: str | None = None, **objects: Unpack[Objects]) -> Sweep:
     """Train several configurations, as `python -m gradlab --multirun OVERRIDES` does; see `run` for the objects.
 
     launcher: such as "vectorized", which trains them together; None: one after the other.
@@ -221,7 +230,7 @@ def raised(error: BaseException) -> None:
 
 
 @contextmanager
-def given(objects: Mapping[str, Any]) -> Iterator[list[str]]:
+def given(objects: Objects) -> Iterator[list[str]]:
     """What a program gave stands for names of the configuration meanwhile; gives the overrides that choose it."""
     for name in objects:
         if name not in ("model", "data", "loss"):

@@ -87,8 +87,8 @@ def fix(
     plan.budget, plan.seeds = runs, seeds
     print(*fix_report.estimate(plan, fix_plan.seconds(record, plan)), sep="\n", flush=True)
     if only_list:
-        print(*(f"  {' '.join(c.overrides)}   # {c.why}" for c in plan.changes), sep="\n")
-        print(*(f"  in your code: {t.lines}   # {t.why}" for t in code), sep="\n")
+        tries = [f"  {' '.join(c.overrides)}   # {c.why}" for c in plan.changes]
+        print(*tries, *(f"  in your code: {t.lines}   # {t.why}" for t in code), sep="\n")
         return 0
     if not plan.changes:
         print("nothing in its configuration would cure it", *(f"  in your code: {t.lines}" for t in code), sep="\n")

@@ -152,7 +152,7 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     """Report why one job (of a sweep, under these overrides) failed, once; the sweep's other jobs are not affected.
 
     Returns the exit code."""
-    from gradlab.runs import ending
+    from gradlab.runs import diagnosis_file
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
     if isinstance(error, OSError) and not folder.is_dir():
@@ -177,7 +177,7 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
         wait_for(world, "said", [0])
     if overrides is not None:
         record = refused.record() if refused else None
-        ending.write_error(folder, message or repr(error), code, record, identity(overrides))
+        diagnosis_file.write_error(folder, message or repr(error), code, record, identity(overrides))
     elif (before := session.current().resumed) is not None:
         before.restore()
     else:

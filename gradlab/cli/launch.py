@@ -23,7 +23,7 @@ from gradlab.base.errors import EXTRAS, package
 from gradlab.cli import job
 from gradlab.cli.session import Session
 from gradlab.config.compose import SILENT
-from gradlab.runs.sweep_record import WHOLE
+from gradlab.runs.sweep_record import COPY
 from gradlab.train.interrupt import ASKED
 
 
@@ -39,7 +39,7 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
                 _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
     except (Exception, KeyboardInterrupt) as error:
         for folder in session.sweeps if main_rank else ():
-            if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml", WHOLE}:
+            if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml", COPY}:
                 shutil.rmtree(folder, ignore_errors=True)  # no job began: a wrong command, which leaves nothing
             elif ended_early(error, folder):
                 return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

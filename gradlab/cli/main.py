@@ -7,9 +7,9 @@ import os
 import sys
 from contextlib import suppress
 
-from gradlab import __version__
 from gradlab.base import errors
-from gradlab.base.ending import end_process, own_process
+from gradlab.base.process_end import end_process, own_process
+from gradlab.base.version import __version__
 from gradlab.base.visible import printable
 from gradlab.cli.help import help_on
 

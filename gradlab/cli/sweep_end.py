@@ -30,7 +30,7 @@ class SweepEnd(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
-        from gradlab.runs.sweep_record import WHOLE
+        from gradlab.runs.sweep_record import COPY
         from gradlab.runs.trust import mark, sweep_named
         from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
@@ -41,7 +41,7 @@ class SweepEnd(Callback):
             with suppress(OSError):  # the sweeper will report it
                 folder = Path(config.hydra.sweep.dir)
                 folder.mkdir(parents=True, exist_ok=True)
-                write_whole(folder / WHOLE, OmegaConf.to_yaml(config))
+                write_whole(folder / COPY, OmegaConf.to_yaml(config))
             mark(*sweep_named(OmegaConf.to_container(config.hydra, resolve=False)))  # type: ignore[arg-type]
         launcher = config.hydra.runtime.choices["hydra/launcher"]
         folder, session = Path(config.hydra.sweep.dir), current()

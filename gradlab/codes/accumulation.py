@@ -38,7 +38,7 @@ for i, (x, y) in enumerate(loader):
         code="GL302",
         name="loss-divided-twice",
         severity="error",
-        message="the loss is divided by the length of the window twice: the gradient is n times too small",
+        message="the loss is divided twice, by the window's length or the batch's size: its gradient is too small",
         why="Under SGD the learning rate is n times too low. Accelerate's and DeepSpeed's backward() divide by "
         "gradient_accumulation_steps themselves; Lightning and transformers divide what training_step() and "
         "compute_loss() return.",
@@ -50,7 +50,7 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """.strip(),
-        fix="divide once",
+        fix="divide once; a mean over samples is divided by their number already",
         example=RIGHT,
     ),
     Code(

@@ -145,7 +145,7 @@ for x, y in loader:
         message="a loss function is given something else than it takes",
         why="A softmax or sigmoid is part of cross_entropy and of the losses with logits: after another one no output "
         "is certain, and the gradient is small. nll_loss and kl_div take logarithms: of other numbers they measure "
-        "nothing.",
+        "nothing. A ReLU or sigmoid cannot give values outside of its range.",
         wrong="""
 for x, y in loader:
     optimizer.zero_grad()
@@ -153,7 +153,7 @@ for x, y in loader:
     optimizer.step()
 """.strip(),
         fix="give cross_entropy and losses with logits the logits, nll_loss, kl_div and ctc_loss log_softmax over the "
-        "classes, and each prediction its own label",
+        "classes, a regression outputs of the range of its targets, and each prediction its own label",
         example="""
 for x, y in loader:
     optimizer.zero_grad()
@@ -280,7 +280,7 @@ for x, y in loader:
         code="GL614",
         name="padding-mask-inverted",
         severity="error",
-        message="the padding mask hides the tokens, and leaves the padding: True stands for what is hidden",
+        message="the padding mask is the wrong way around: it hides the tokens, and leaves the padding",
         why="PyTorch's key_padding_mask is True where there is padding. The other way around attention sees the "
         "padding alone, and NaN where there is none.",
         wrong="""
@@ -294,7 +294,7 @@ for x, y in loader:
     criterion(model[2](states.mean(0)), y).backward()
     optimizer.step()
 """.strip(),
-        fix="pass a mask that is True at the padding",
+        fix="give attention a mask that is True at the padding, and a loss one that is 1 everywhere else",
         example="""
 model = nn.ModuleList([nn.Embedding(50, 16, padding_idx=0), nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 4)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -456,6 +456,34 @@ for x, y in loader:
     optimizer.zero_grad()
     logarithms = F.log_softmax(model(x), dim=-1)
     loss = -logarithms.gather(1, y[:, None]).mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL620",
+        name="learnt-weight-unbounded",
+        severity="warning",
+        message="a learnt weight multiplies the loss, and nothing limits its fall: it takes the loss to zero",
+        why="The cheapest way to a small loss is a small weight: what the loss shows is no progress, and the gradient "
+        "of the network fades with it. A weight by uncertainty has a price, the logarithm of its variance.",
+        wrong="""
+log_variance = nn.Parameter(torch.zeros(()))
+optimizer = torch.optim.SGD([*model.parameters(), log_variance], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = torch.exp(-log_variance) * criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="add the logarithm of the variance to the loss, as in exp(-s) * loss + s",
+        example="""
+log_variance = nn.Parameter(torch.zeros(()))
+optimizer = torch.optim.SGD([*model.parameters(), log_variance], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = torch.exp(-log_variance) * criterion(model(x), y) + log_variance
     loss.backward()
     optimizer.step()
 """.strip(),

@@ -274,7 +274,8 @@ for i, (x, y) in enumerate(loader):
         severity="error",
         message="the loss is multiplied by the loss scale twice, and the gradients are unscaled once",
         why="The gradient is too large by the scale, 65536 at first, or overflows at once: updates are skipped until "
-        "the scale has fallen so far that its square fits.",
+        "the scale has fallen so far that its square fits. A penalty of the gradients of a scaled loss is too strong "
+        "by as much.",
         wrong="""
 loss = scaler.scale(loss)
 scaler.scale(loss).backward()
@@ -282,7 +283,8 @@ scaler.step(optimizer)
 scaler.update()
 optimizer.zero_grad()
 """.strip(),
-        fix="call scaler.scale(loss) once",
+        fix="call scaler.scale(loss) once, and divide gradients of a scaled loss by scaler.get_scale() before they go "
+        "into another",
         example=RIGHT,
         found_by=("watch",),
     ),

@@ -207,4 +207,60 @@ for p in model.parameters():
         example="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
         found_by=("watch",),
     ),
+    Code(
+        code="GL910",
+        name="hook-registered-again",
+        severity="warning",
+        message="the same hook is registered again and again and not removed: each call adds one more",
+        why="A hook stays until its handle removes it, and every copy is called. One that changes a gradient changes "
+        "it once more with each copy: a gradient that is halved is halved again and again.",
+        wrong="""
+for epoch in range(epochs):
+    encoder.weight.register_hook(lambda g: 0.5 * g)
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""".strip(),
+        fix="register it once before the loop, or call remove() of its handle",
+        example="""
+encoder.weight.register_hook(lambda g: 0.5 * g)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL911",
+        name="statistics-left-behind",
+        severity="warning",
+        message="an average is evaluated whose weights follow those that are trained, but its batch statistics do not",
+        why="Running means and variances are buffers, which parameters() does not list. In eval() the average takes "
+        "all means for 0, and all variances for 1.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(average.parameters(), model.parameters()):
+            p.lerp_(q, 0.01)
+""".strip(),
+        fix="copy the buffers too, or compute them anew before each evaluation (torch.optim.swa_utils.update_bn)",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(average.parameters(), model.parameters()):
+            p.lerp_(q, 0.01)
+        for p, q in zip(average.buffers(), model.buffers()):
+            p.copy_(q)
+""".strip(),
+        found_by=("watch",),
+    ),
 )

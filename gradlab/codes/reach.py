@@ -22,7 +22,8 @@ for x, y in loader:
     criterion(model(x), y).backward()
     optimizer.step()
 """.strip(),
-        fix="make the optimizer of the parameters that the loss is computed from, and keep the loss a tensor",
+        fix="make the optimizer of the parameters that the loss is computed from, compute it from these and not from "
+        "copies of their data, and keep it a tensor",
         example="""
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # after the last change of the model
 for x, y in loader:
@@ -112,7 +113,7 @@ for x, y in loader:
     (-judge(made)).mean().backward()
     second.step()
 """.strip(),
-        found_by=("watch",),
+        found_by=("audit", "watch"),
     ),
     Code(
         code="GL705",
@@ -396,7 +397,8 @@ for x, y in loader:
     F.cross_entropy(model(x) + x @ down @ up, y).backward()
     optimizer.step()
 """.strip(),
-        fix="begin one of two factors at other values than zero, or where units are dead, with other biases",
+        fix="begin one of two factors at other values than zero; where units are dead or saturated, begin with other "
+        "biases, or bring inputs and weights to a size at which they are not",
         example="""
 down, up = nn.Parameter(torch.randn(8, 2)), nn.Parameter(torch.zeros(2, 4))
 optimizer = torch.optim.SGD([*model.parameters(), down, up], lr=0.1)
@@ -455,7 +457,7 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
 """.strip(),
-        found_by=("watch",),
+        found_by=("audit", "watch"),
     ),
     Code(
         code="GL718",

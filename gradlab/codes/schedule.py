@@ -103,8 +103,7 @@ for epoch in range(epochs):
         code="GL405",
         name="schedule-too-short",
         severity="warning",
-        message="the schedule, stepped after each update, has taken the learning rate to nearly nothing before half of "
-        "them",
+        message="the learning rate's schedule, which counts updates, is at its end long before the training",
         why="A schedule that counts epochs comes to its end within a few of them when it is stepped for each batch; "
         "what follows trains nothing.",
         wrong="""
@@ -234,7 +233,7 @@ for epoch in range(epochs):
         optimizer.step()
         scheduler.step()
 """.strip(),
-        found_by=("watch",),
+        found_by=("audit", "watch"),
     ),
     Code(
         code="GL410",

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from gradlab.base.conf import conf_dir
-from gradlab.base.option import within
+from gradlab.base.option import Invalid, within
 from gradlab.config import schema
 from gradlab.diagnosis.options import check_verdict
 
@@ -75,6 +75,17 @@ def compose(overrides: list[str], name: str = "config") -> DictConfig:
     register()
     with hydra.initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE):
         return _composed_by_parts(overrides, name)
+
+
+def experiment(field: str, name: str | None, overrides: list[str]) -> DictConfig:
+    """The configuration of an experiment that a field names, with these overrides; `Invalid` if there is none."""
+    from hydra.errors import MissingConfigException
+
+    try:
+        return compose([f"+experiment={name}", *overrides])
+    except MissingConfigException as error:
+        allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
+        raise Invalid(field, name, f"must be one of the experiments {allowed}") from None
 
 
 _GROUPS: dict[tuple[str, ...], frozenset[str]] = {}

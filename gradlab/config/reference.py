@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from gradlab.base.documented import documented, paragraphs
+from gradlab.base.docstrings import documented, paragraphs
 from gradlab.base.option import OPTIONS
 from gradlab.config.schema import Config
 

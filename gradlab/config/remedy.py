@@ -188,6 +188,16 @@ def treated(cfg: DictConfig, given: list[str], untreated: Config | None = None) 
     return Treated(changed, config, untreated, record(names, difference(described(cfg), described(changed))))
 
 
+def gives(made: list[str], config: Config) -> bool:
+    """Whether these overrides compose to a configuration."""
+    from hydra.errors import HydraException
+
+    try:
+        return described(compose(made)) == described(OmegaConf.structured(config))
+    except (HydraException, OmegaConfBaseException):
+        return False
+
+
 def record(names: list[str], changed: dict[str, list[Any]], why_not: str | None = None) -> dict[str, Any]:
     """The entry `remedy` of diagnosis.json."""
     return {"names": names, "changed": changed, "applies": why_not is None, "why_not": why_not}

@@ -111,21 +111,10 @@ class StreamedSet(Data):
     def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
         """Splits that are read as they are needed."""
         train, test = self.by_row(train), self.by_row(test)
-        for part in (train, test):
-            if (
-                part is not None
-                and not is_loader(part)
-                and not (hasattr(part, "__len__") and hasattr(part, "__getitem__") and len(part))
-            ):
-                what = "has no sample" if hasattr(part, "__getitem__") else "has no length and items"
-                raise Invalid(
-                    "target", self.target, f"a set must have a length and items; {type(part).__name__} {what}"
-                )
-        collate: Any = KNOWN.get(self.collate) or (load_object("collate", self.collate) if self.collate else stacked)
-        if not callable(collate):
-            raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
-        collate = collate() if isinstance(collate, type) else collate
-        batch_format = BatchFormat(self.inputs, self.targets, self.labels)
+        self.check_readable(train)
+        if test is not None:
+            self.check_readable(test)
+        collate, batch_format = self.collating(), BatchFormat(self.inputs, self.targets, self.labels)
         pin = device.type == "cuda" if self.pin_memory is None else self.pin_memory
         loading = Loading(self.workers, self.prefetch, pin and device.type == "cuda")
         made: list[DataStream] = []
@@ -137,23 +126,41 @@ class StreamedSet(Data):
         notes = [f"data={self.target}: samples are read anew in every epoch, {why}"]
         if isinstance(made[0], Loader):
             self.batch_size = 1  # what has a place in an epoch is a batch of the loader
-            first = [next((batch for _, batch in made[0].batches(0)), None) for _ in range(2)]
-            if first[0] is None:
-                raise Invalid("target", self.target, "the loader has no batch")
             notes.append(f"the best constant answer of a loader is not known; {made[0].resuming()}")
             if getattr(train, "persistent_workers", False):
                 notes.append("persistent_workers: what workers draw after the first epoch is not repeated when resumed")
-        else:
-            key = 0, tuple(range(min(2, len(train))))
-            first = [made[0].sample(key)[1] for _ in range(2)]
-        if isinstance(first[0], Unreadable):
-            raise Invalid("target", self.target, f"{first[0].why}{self.hint(first[0].why)}")
-        if not alike(*first):
+        first, again = self.read_first(made[0], train), self.read_first(made[0], train)
+        if not alike(first, again):
             notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
-        spec = batch_format.infer_spec(
-            first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ()))
-        )
+        classes = getattr(getattr(train, "dataset", train), "classes", ())
+        spec = batch_format.infer_spec(first, self.outputs or len(classes))
         return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
+
+    def check_readable(self, part: Any) -> None:
+        """Refuse what has neither batches of its own nor samples with places."""
+        has_items = hasattr(part, "__getitem__")
+        if not (is_loader(part) or (hasattr(part, "__len__") and has_items and len(part))):
+            what = f"{type(part).__name__} {'has no sample' if has_items else 'has no length and items'}"
+            raise Invalid("target", self.target, f"a set must have a length and items; {what}")
+
+    def collating(self) -> Any:
+        """What makes a batch of a list of samples."""
+        collate: Any = KNOWN.get(self.collate) or (load_object("collate", self.collate) if self.collate else stacked)
+        if not callable(collate):
+            raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
+        return collate() if isinstance(collate, type) else collate
+
+    def read_first(self, stream: DataStream, samples: Any) -> Any:
+        """The first batch of a loader, or the first two samples of a set."""
+        if isinstance(stream, Loader):
+            batch = next((batch for _, batch in stream.batches(0)), None)
+            if batch is None:
+                raise Invalid("target", self.target, "the loader has no batch")
+        else:
+            batch = stream.sample((0, tuple(range(min(2, len(samples))))))[1]
+        if isinstance(batch, Unreadable):
+            raise Invalid("target", self.target, f"{batch.why}{self.hint(batch.why)}")
+        return batch
 
     def by_row(self, samples: Any) -> Any:
         """A tuple of two tensors or arrays as the set of its rows."""

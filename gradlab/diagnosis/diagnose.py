@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import DiagnosisOption
 from gradlab.diagnosis.rules.rule import Rule
 
@@ -62,24 +63,22 @@ class MetricStream:
         return self.known
 
 
-def finished(stream: MetricStream, status: str, error: str | None, **known: Any) -> FinishedRun:
+def finished(stream: MetricStream, known: Measurements) -> FinishedRun:
     shared = {f.name: getattr(stream.thresholds, f.name) for f in fields(DiagnosisOption)}
-    return FinishedRun(stream.history, status, error, **shared, **known)
+    return FinishedRun(history=stream.history, **vars(known), **shared)
 
 
 def diagnose(
     stream: MetricStream,
-    status: str = "completed",
-    error: str | None = None,
+    known: Measurements | None = None,
     samples_of: Callable[[list[int]], Mapping[int, list[Sample]]] | None = None,
-    **known: Any,
 ) -> Diagnosis:
     """The first cause, in the order in which one failure leads to the next; then all other findings.
 
-    status: completed, failed or interrupted. error: what ended a failed run. samples_of: measures the samples of single
-    attempts, where the data can be read again. known: other fields of `FinishedRun`.
+    known: besides the stream; None: nothing, of a completed run. samples_of: measures the samples of single attempts,
+    where the data can be read again.
     """
-    run = finished(stream, status, error, **known)
+    run = finished(stream, known or Measurements())
     if samples_of is not None and (suspects := {a for rule in stream.rules for a in rule.suspects(run)}):
         run.samples = samples_of(sorted(suspects))
     findings, checked, unchecked = [], [], dict[str, str]()
@@ -100,7 +99,7 @@ def diagnose(
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
     evidence = summary(run)
     first = next((f for f in findings if f.severity != "info" or f.code in deciding), None)
-    if first is not None and first.severity != "critical" and status == "interrupted":
+    if first is not None and first.severity != "critical" and run.status == "interrupted":
         first = None
     if first is not None:
         return Diagnosis(

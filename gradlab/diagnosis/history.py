@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from gradlab.diagnosis.series import Blocks, Recent, Samples
-from gradlab.measure.levels import Levels
+from gradlab.measure.levels import MOST, PART, Levels
 from gradlab.update.layers import layers_of, norms_by_layer
 
 KEPT = 200
@@ -50,6 +51,8 @@ class History:
         self.losses = Levels()
         """The three numbers that are reported of them."""
         self.first: list[float] = []
+        self.beginning: list[float] = []
+        """The first finite losses, as many as are kept of the last."""
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
         self.losses_over_time = Blocks()
@@ -57,7 +60,7 @@ class History:
         self.lr_highest = -math.inf
         self.lr_rose = 0
         """The attempt at which it was reached."""
-        self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
+        self.norms, self.norms_of_all = Recent(KEPT), Samples()
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
         self.accuracy = 0.0
@@ -72,6 +75,8 @@ class History:
         """Sum of the learning rates of the updates that were applied."""
         self.rounded_off, self.still = Samples(), Samples()
         """Shares of weights of a narrow type that an update, and that all since the record before, left unchanged."""
+        self.since, self.recorded = Samples(), 0
+        """How many these were, and the update of the latest such record."""
         self.layer_records = 0
         self.layers: list[float] = []
         self.reached: list[bool] = []
@@ -84,76 +89,102 @@ class History:
             self.evaluations.append(line.get("eval/loss", math.nan))
             self.accuracy = max(self.accuracy, line.get("eval/accuracy", 0.0))
             return
-        norm, skipped = line["grad/norm"], line["update/skipped"]
         self.attempts += 1
+        self.skipped += line["update/skipped"] or bool(line.get("update/empty"))
         if line.get("update/empty"):
-            self.skipped += 1
             self.empty += 1
             self.first_empty = self.first_empty or line["attempt"]
             return
-        if skipped:
-            self.skipped += 1
+        if line["update/skipped"]:
             self.streak += 1
         else:
-            self.streak = 0
-            coefficient = line.get("clip/coefficient", 1.0)
-            self.applied += 1
-            self.clipped += coefficient < 1
-            self.coefficients.add(coefficient)
-            if math.isfinite(ratio := line.get("update/ratio", math.nan)):
-                self.update_ratios.add(ratio)
-            if weights := line.get("param/norm", 0.0):
-                self.weights = [*self.weights[:1], weights]
-                self.grad_to_weight_ratios.add(norm * coefficient / weights)
-            self.lr_sum += line.get("lr", 0.0)
-            for name, kept in (("update/lost", self.rounded_off), ("update/still", self.still)):
-                if name in line:
-                    kept.add(line[name])
+            self.observe_applied(line)
+        self.observe_rate(line)
+        self.observe_bad(line)
+        self.observe_loss(line.get("train/loss"))
+        self.observe_norm(line)
+        if layers and self.names:
+            self.observe_layers(layers)
+
+    def observe_applied(self, line: dict[str, Any]) -> None:
+        """What an update that was applied did to the weights."""
+        self.streak = 0
+        coefficient = line.get("clip/coefficient", 1.0)
+        self.applied += 1
+        self.clipped += coefficient < 1
+        self.coefficients.add(coefficient)
+        if math.isfinite(ratio := line.get("update/ratio", math.nan)):
+            self.update_ratios.add(ratio)
+        if weights := line.get("param/norm", 0.0):
+            self.weights = [*self.weights[:1], weights]
+            self.grad_to_weight_ratios.add(line["grad/norm"] * coefficient / weights)
+        self.lr_sum += line.get("lr", 0.0)
+        for name, kept in (("update/lost", self.rounded_off), ("update/still", self.still)):
+            if name in line:
+                kept.add(line[name])
+        if "update/still" in line:
+            self.since.add(self.applied - self.recorded)
+        if "update/lost" in line:
+            self.recorded = self.applied
+
+    def observe_rate(self, line: dict[str, Any]) -> None:
         self.lr_last = line.get("lr", math.nan)
         if self.attempts == 1:
             self.lr_first = self.lr_last
         if self.lr_last > self.lr_highest:
             self.lr_highest, self.lr_rose = self.lr_last, self.attempts
+
+    def observe_bad(self, line: dict[str, Any]) -> None:
+        """Updates that were skipped, or whose loss or gradient is not finite."""
+        attempt, norm, skipped = line["attempt"], line["grad/norm"], line["update/skipped"]
         loss = line.get("train/loss")  # None: a watched loop need not show it
         finite = loss is None or math.isfinite(loss)
         self.broken = not (skipped or finite)
         if skipped or not finite:
             if self.bad_since is None:
-                self.bad_since, self.bad_loss = line["attempt"], not finite
+                self.bad_since, self.bad_loss = attempt, not finite
         else:
             self.bad_since = None
         if not skipped and finite and not math.isfinite(norm):
-            self.poisoned_at = line["attempt"]
+            self.poisoned_at = attempt
         if not finite and skipped:
-            self.skipped_bad_since = self.skipped_bad_since or line["attempt"]
+            self.skipped_bad_since = self.skipped_bad_since or attempt
             self.skipped_bad += 1
         elif not finite:
-            self.applied_bad_since = self.applied_bad_since or line["attempt"]
+            self.applied_bad_since = self.applied_bad_since or attempt
             self.applied_bad += 1
             self.applied_zero += norm == 0
-        if loss is not None:
-            self.losses.add(loss)
-        if loss is not None and finite:
+
+    def observe_loss(self, loss: float | None) -> None:
+        if loss is None:
+            return
+        self.losses.add(loss)
+        if math.isfinite(loss):
             self.finite += 1
             self.losses_over_time.add(loss)
             if len(self.first) < self.window:
                 self.first.append(loss)
+            if len(self.beginning) < PART * MOST:
+                self.beginning.append(loss)
             self.last.append(loss)
             if len(self.last) == self.window:
                 self.best = min(self.best, math.fsum(self.last) / self.window)
-        if math.isfinite(norm):
+
+    def observe_norm(self, line: dict[str, Any]) -> None:
+        if math.isfinite(norm := line["grad/norm"]):
             if norm > self.largest:
                 self.largest, self.largest_at = norm, line["attempt"]
             self.norms.add(norm)
             self.norms_of_all.add(norm)
-        if layers and self.names:
-            grads = self.by_layer(layers["grad/layer"])
-            self.layers, self.reached = [norm or 0.0 for norm in grads], [norm is not None for norm in grads]
-            self.layer_records += 1
-            if "update/norm" in layers:
-                moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])
-                zipped = zip(self.layer_names, moved, norms, strict=True)
-                self.layer_ratios = [(name, (m or 0.0) / p) for name, m, p in zipped if p]
+
+    def observe_layers(self, layers: dict[str, list[Any]]) -> None:
+        grads = self.by_layer(layers["grad/layer"])
+        self.layers, self.reached = [norm or 0.0 for norm in grads], [norm is not None for norm in grads]
+        self.layer_records += 1
+        if "update/norm" in layers:
+            moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])
+            zipped = zip(self.layer_names, moved, norms, strict=True)
+            self.layer_ratios = [(name, (m or 0.0) / p) for name, m, p in zipped if p]
 
     def by_layer(self, norms: list[float | None]) -> list[float | None]:
         """Norms of parameters -> norms of layers, in the order of execution."""
@@ -207,8 +238,12 @@ class History:
 
         The largest one counts as the second largest: it may be a spike.
         """
-        values = sorted(self.finite_losses[-max(self.window, self.attempts // 10) :])
-        return [*values[:-1], values[-2]] if len(values) > 2 else values
+        return without_spike(self.finite_losses[-self.ends_after :])
+
+    @property
+    def ends_after(self) -> int:
+        """How many losses are those of the end, or of the beginning."""
+        return max(self.window, self.attempts // 10)
 
     @property
     def end(self) -> tuple[float, float]:
@@ -218,6 +253,12 @@ class History:
         """
         values = self.at_the_end
         return (math.fsum(values) / len(values), self.noise / len(values) ** 0.5) if values else (math.nan, math.nan)
+
+    @property
+    def began(self) -> float:
+        """The same mean of the first losses, of as many at most."""
+        values = without_spike(self.beginning[: self.ends_after])
+        return math.fsum(values) / len(values) if values else math.nan
 
     @property
     def noise(self) -> float:
@@ -240,3 +281,9 @@ class History:
     @property
     def usual_norm(self) -> float:
         return self.norms.median
+
+
+def without_spike(losses: Sequence[float]) -> list[float]:
+    """Sorted; the largest one counts as the second largest."""
+    values = sorted(losses)
+    return [*values[:-1], values[-2]] if len(values) > 2 else values

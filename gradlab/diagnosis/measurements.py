@@ -1,4 +1,4 @@
-"""What a run measured, and how it ended: no name, no expectation, no remedy."""
+"""What is known of a run besides its lines of metrics: no name, no expectation, no remedy."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gradlab.diagnosis.history import History
-
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import Inspection
     from gradlab.diagnosis.replay.overflow import Overflow
-    from gradlab.measure.samples import Sample
-
-WHOLE = 0
-"""Stands for the whole training set among attempts, which are counted from 1."""
 
 
 @dataclass
 class Measurements:
-    """What a run measured, and how it ended."""
+    """What a run measured besides its lines of metrics, and how it ended."""
 
-    history: History
     status: str = "completed"
     """completed, failed, given_up or interrupted."""
     error: str | None = None
@@ -65,34 +58,3 @@ class Measurements:
     """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
     decay: Callable[[float, float, float], float] | None = None
     """How many times weight decay alone would have divided the weights by e: see `OptimizerOption.decays`."""
-    samples: Mapping[int, list[Sample]] = field(default_factory=dict)
-    """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured.
-
-    Under WHOLE those of the training set that stand out, where some of these attempts do."""
-    window: int = field(kw_only=True)
-    """This and the following fields: see `gradlab.diagnosis.options`."""
-    learning: float = field(kw_only=True)
-    plateau: int = field(kw_only=True)
-    still: float = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Forget a constant answer with which no model can be compared."""
-        c, (end, error) = self.constant, self.history.end
-        if c is not None and self.constant_found:
-            # of some losses, such as of consistency or by triplets, a constant answer is best, or as good as any
-            perfect = 0 <= c <= max(self.learning * min(self.history.loss_first, end), 1e-6 * self.history.loss_first)
-            near = end <= c + max(0.1 * abs(c), 3 * error)
-            worse = min(self.history.last, default=0.0) > 2 * max(self.history.loss_first, c) > 0  # than untrained
-            self.constant = c if (near or worse) and not perfect else None
-        elif c is not None and not c > 0:  # nothing is left to learn from the inputs
-            self.constant = None
-        if self.constant is None:
-            self.eval_constant = None
-        elif self.eval_constant is None or not (self.constant_found or self.eval_constant > 0):
-            self.eval_constant = self.constant
-
-    def samples_of(self, attempt: int) -> str:
-        """The samples of an update that stand out, in words that follow others; nothing where none was measured."""
-        from gradlab.measure.samples import named  # loads PyTorch: not before the configuration was checked
-
-        return f"; {named(self.samples[attempt])}" if self.samples.get(attempt) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from gradlab.base.documented import documented, paragraphs
+from gradlab.base.docstrings import documented, paragraphs
 from gradlab.diagnosis.options import DiagnosisOption, rule_classes
 from gradlab.diagnosis.rules.rule import Rule
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gradlab.diagnosis.finished_run import FinishedRun
 
+CUTS = "detach(), .data, no_grad, a conversion to NumPy or an operation without a derivative (argmax, rounding)"
+"""What a graph ends at."""
+
 
 def percent(share: float) -> str:
     """A share in words: 100% is all of it, and 0% is none."""
@@ -27,7 +30,7 @@ def progress(run: FinishedRun) -> str:
         than = f"the best constant answer{' found' * run.constant_found} ({run.constant:.4g})"
         beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
         return f"the last losses have a mean of {end:.4g}, {beside} {than}"
-    began = h.loss_early
+    began = h.began
     gain = (began - end) / abs(began) if began else 0.0
     if end < began and not gain < 1:  # of a loss near zero, as that of a policy, no share says anything
         return f"the loss went from {began:.4g} to {end:.4g} only"

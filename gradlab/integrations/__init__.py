@@ -8,7 +8,12 @@ with gradlab.integrations.accelerate_watch(accelerator, model, optimizer, schedu
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradlab.integrations.accelerate import accelerate_watch as accelerate_watch
+    from gradlab.integrations.lightning import LightningWatch as LightningWatch
+    from gradlab.integrations.transformers import TransformersWatch as TransformersWatch
 
 LAZY = {
     "LightningWatch": "gradlab.integrations.lightning",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
-from gradlab.integrations.trainer_watch import TrainerWatch
+from gradlab.integrations.trainer_watch import TrainerWatch, WatchOptions
 
 try:
     from lightning.pytorch import Callback
@@ -15,7 +15,7 @@ except ImportError:
 class LightningWatch(Callback):
     """Watches the training; takes the arguments of `gradlab.watch` except model, optimizer, scaler and schedule."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WatchOptions]) -> None:
         self.trainer_watch = TrainerWatch(**options)
 
     @property

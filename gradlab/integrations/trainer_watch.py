@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 from gradlab.watch.arguments import check_names
 from gradlab.watch.call_site import call_site, definition_site
@@ -14,12 +15,21 @@ TRAINER_PARTS = ("model", "optimizer", "scaler", "schedule")
 """Arguments of `gradlab.watch` that come from the trainer, and not from the user."""
 
 
+class WatchOptions(TypedDict, total=False):
+    """The arguments of `gradlab.watch` that do not come from the trainer."""
+
+    folder: str | Path | None
+    strict: bool
+    every: int
+    step_every: int
+    quiet: bool
+
+
 class TrainerWatch:
     """Begins and ends a watch, and prints its report. If a trainer fails without a callback, the exit of the process
     ends it."""
 
-    def __init__(self, **options: Any) -> None:
-        """options: the arguments of `gradlab.watch` that do not come from the trainer."""
+    def __init__(self, **options: Unpack[WatchOptions]) -> None:
         check_names(Watch.__init__, options, without=TRAINER_PARTS)
         self.options = options
         self.watch: Watch | None = None

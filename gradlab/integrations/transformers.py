@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Unpack
 
 from transformers import Trainer, TrainerCallback
 
-from gradlab.integrations.trainer_watch import TrainerWatch
+from gradlab.integrations.trainer_watch import TrainerWatch, WatchOptions
 
 
 def calling_trainer() -> Any:
@@ -23,7 +23,7 @@ def calling_trainer() -> Any:
 class TransformersWatch(TrainerCallback):
     """Watches the training; takes the arguments of `gradlab.watch` except model, optimizer, scaler and schedule."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WatchOptions]) -> None:
         self.trainer_watch = TrainerWatch(**options)
 
     @property

@@ -7,14 +7,11 @@ import functools
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base.command import key, pasted, text
 from gradlab.base.option import OPTIONS, Invalid
-from gradlab.config.compose import compose
-from gradlab.config.remedy import chosen, described, get, label, overrides
+from gradlab.config.remedy import chosen, get, gives, label, overrides
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 
@@ -27,7 +24,7 @@ SHOWN = 4
 
 
 @dataclass
-class Try:
+class Candidate:
     """One change on a run's own configuration, or in its code."""
 
     name: str
@@ -40,7 +37,7 @@ class Try:
     """What to change in the user's code."""
 
 
-def remedies(e: Evidence, config: Config, given: list[str], search: bool = False) -> list[Try]:
+def candidates_for(e: Evidence, config: Config, given: list[str], search: bool = False) -> list[Candidate]:
     """The changes that a run's evidence suggests and its configuration takes, the likeliest to cure first.
 
     config: the run's, with its own remedies applied. given: the overrides that it was started with; where remedies were
@@ -49,7 +46,7 @@ def remedies(e: Evidence, config: Config, given: list[str], search: bool = False
     from gradlab.remedies.proposals import proposals
 
     before = replace(config, init_from=None) if config.pretrain else config
-    tries, seen, made_of = list[Try](), set[tuple[str, ...]](), [before]
+    found, seen, made_of = list[Candidate](), set[tuple[str, ...]](), [before]
     for proposal in proposals(e, before, search):
         if proposal.remedy is None:
             made = list[str]()
@@ -68,9 +65,9 @@ def remedies(e: Evidence, config: Config, given: list[str], search: bool = False
         same = tuple(made) or (proposal.lines,)
         if same not in seen:
             seen.add(same)
-            tries.append(Try(label(proposal.name.split("+")), made, proposal.why, proposal.lines))
-    few = [*[t for t in tries if t.overrides][:SHOWN], *[t for t in tries if t.lines][:SHOWN]]
-    return tries if search else [t for t in tries if t in few]
+            found.append(Candidate(label(proposal.name.split("+")), made, proposal.why, proposal.lines))
+    few = [*[c for c in found if c.overrides][:SHOWN], *[c for c in found if c.lines][:SHOWN]]
+    return found if search else [c for c in found if c in few]
 
 
 def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:
@@ -113,8 +110,5 @@ def pasteable(given: list[str], made: list[str], after: Config) -> bool:
     typed = pasted(given, made)
     shape = tuple(o.partition("=")[0] if "." in o.partition("=")[0] and o[0] not in "+~" else o for o in typed)
     if shape not in PASTEABLE:
-        try:
-            PASTEABLE[shape] = described(compose(typed)) == described(OmegaConf.structured(after))
-        except (HydraException, OmegaConfBaseException):
-            PASTEABLE[shape] = False
+        PASTEABLE[shape] = gives(typed, after)
     return PASTEABLE[shape]

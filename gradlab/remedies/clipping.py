@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.proposal import Proposal, values
+from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
 
@@ -33,7 +32,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     elif e.norms:
         bound, why = min(e.norms), f"the smallest gradient norm before the failure was {min(e.norms):.2g}"
     if 0 < bound < math.inf:
-        yield values("clip=norm", why, clip="norm", clip__max_norm=two_digits(bound))
+        yield setting("clip=norm", why, {"clip": "norm", "clip.max_norm": two_digits(bound)})
 
 
 def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -43,15 +42,14 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm is usually {e.usual_norm:.2g}"
     measured = getattr(c.clip, "norm_type", 2) == 2
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
-        yield values(
-            "clip.max_norm", left, clip__max_norm=two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))
-        )
+        bound = two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))
+        yield setting("clip.max_norm", left, {"clip.max_norm": bound})
     else:
         for name in ("max_norm", "max_value", "factor"):
             if hasattr(c.clip, name):
                 bound = two_digits(getattr(c.clip, name) / e.coefficient)
-                yield Proposal(f"clip.{name}", Remedy(left, {f"clip.{name}": bound}), left)
-    yield values("clip=none", left, clip="none")
+                yield setting(f"clip.{name}", left, {f"clip.{name}": bound})
+    yield setting("clip=none", left, {"clip": "none"})
 
 
 def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -61,4 +59,4 @@ def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     bound = getattr(c.clip, "max_norm", 1.0)
     why = f"the norm is mostly that of {found.get('layer')}, and clipping the whole leaves the others next to nothing"
-    yield values("clip=per_layer", why, clip="per_layer", clip__max_norm=bound)
+    yield setting("clip=per_layer", why, {"clip": "per_layer", "clip.max_norm": bound})

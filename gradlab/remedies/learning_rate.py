@@ -10,7 +10,7 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.wording import moves
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.proposal import Proposal, code, named, values
+from gradlab.remedies.proposal import Proposal, code, named, setting
 from gradlab.update.adam import AdamW
 from gradlab.update.schedule import Constant
 from gradlab.update.sgd import SGD
@@ -31,6 +31,8 @@ FALLEN = 1e-2
 """Of the full rate, at which next to nothing is learnt."""
 ROOM = 2 / 3
 """Of the rate with which a run would have come to its end in the same time to the overflow."""
+HIGH_MOMENTUM = 0.95
+"""Above those in use, of 0.9 mostly, where a run explodes."""
 
 
 def usual_rate(c: Config) -> float:
@@ -55,7 +57,7 @@ def moved(e: Evidence, c: Config) -> str:
 
 
 def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
-    return values("optimizer.lr", why, optimizer__lr=two_digits(c.optimizer.lr * factor, up=False))
+    return setting("optimizer.lr", why, {"optimizer.lr": two_digits(c.optimizer.lr * factor, up=False)})
 
 
 def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -84,7 +86,15 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
     if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > TOO_LARGE:
-        yield values("loss.reduction", f"{moved(e, c)}: it is summed over the samples", loss__reduction="mean")
+        yield setting("loss.reduction", f"{moved(e, c)}: it is summed over the samples", {"loss.reduction": "mean"})
+
+
+def less_momentum(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The usual one: the sum of all later steps by a gradient is 1 / (1 - momentum) times the first."""
+    if isinstance(c.optimizer, SGD) and c.optimizer.momentum > HIGH_MOMENTUM:
+        times = 1 / (1 - c.optimizer.momentum) if c.optimizer.momentum < 1 else math.inf
+        why = f"a gradient moves the weights {times:.3g} times its first step in all; with 0.9, ten times"
+        yield setting("optimizer.momentum", why, {"optimizer.momentum": 0.9})
 
 
 def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -115,7 +125,8 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     for factor, word in ((0.1, "a tenth of the learning rate"), (10.0, "ten times the learning rate")):
         yield rate(e, c, factor, word)
     if c.optimizer.lr != usual_rate(c):
-        yield values("optimizer.lr", f"the optimizer's default; it was {c.optimizer.lr:g}", optimizer__lr=usual_rate(c))
+        why = f"the optimizer's default; it was {c.optimizer.lr:g}"
+        yield setting("optimizer.lr", why, {"optimizer.lr": usual_rate(c)})
 
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -126,9 +137,9 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if e.ratios else ""
     why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
     if isinstance(c.schedule, Constant):
-        yield values("schedule=warmup", why, schedule="warmup", schedule__warmup=updates)
+        yield setting("schedule=warmup", why, {"schedule": "warmup", "schedule.warmup": updates})
     elif getattr(c.schedule, "warmup", updates) < updates:
-        yield values("schedule.warmup", why, schedule__warmup=updates)
+        yield setting("schedule.warmup", why, {"schedule.warmup": updates})
 
 
 def shorter_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -136,21 +147,21 @@ def shorter_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     given, updates = getattr(c.schedule, "warmup", 0), max(1, e.planned // 10)
     if 2 * given > e.planned > updates:
         why = f"the rate is reached after {given} updates, and the run has {e.planned}: a tenth of it"
-        yield values("schedule.warmup", why, schedule__warmup=updates)
+        yield setting("schedule.warmup", why, {"schedule.warmup": updates})
 
 
 def no_schedule(e: Evidence, c: Config) -> Iterator[Proposal]:
     """No schedule, where it has taken the rate away from most updates."""
     if e.rate < FALLEN and scheduled(c):
         why = f"the schedule leaves half of the updates {e.rate:.1g} of the learning rate or less"
-        yield values("schedule=constant", why, schedule="constant")
+        yield setting("schedule=constant", why, {"schedule": "constant"})
 
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:
     """AdamW in place of SGD: layers with next to no gradient then move as far as the others."""
     if isinstance(c.optimizer, SGD):
-        why = "its steps do not shrink with the gradient, as those of SGD do; at its usual rate"
-        yield values("optimizer=adamw", why, optimizer="adamw", optimizer__lr=AdamW.lr)
+        why = "its steps have the same size whatever that of the gradient; at its usual rate"
+        yield setting("optimizer=adamw", why, {"optimizer": "adamw", "optimizer.lr": AdamW.lr})
 
 
 def optimizers(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
+from gradlab.diagnosis.wording import CUTS
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, TOO_LARGE, excess
-from gradlab.remedies.proposal import Proposal, code, named, values
+from gradlab.remedies.proposal import Proposal, code, named, setting
 
 SIZES = (0.2, 4.0)
 """Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
@@ -85,7 +86,9 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
     operation = o.derivative or o.operation or ""
-    where = f"in {o.module or 'the model'} ({o.kind})" if o.phase != "loss" and o.kind else "in the loss"
+    where = "in the loss"
+    if o.phase != "loss" and o.kind:
+        where = f"{'before' if o.phase == 'between' else 'in'} {o.module or 'the model'} ({o.kind})"
     form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
     if form is not None:
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", str(o))
@@ -121,7 +124,7 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
         does = {"bad_batch": ("stands out", "stand out"), "nan_input": ("is not finite", "are not finite")}
         what = does.get(by, ("fails by itself", "fail by themselves"))[many]
         why = f"sample{'s' * many} {shown} of the training set {what}"
-        yield values("data.without", why, data__without=sorted({*c.data.without, *indices}))
+        yield setting("data.without", why, {"data.without": sorted({*c.data.without, *indices})})
         what = f"samples {shown} of the training set; drop or repair them"
         if len(indices) == 1:
             what = f"sample {shown} of the training set; drop or repair it"
@@ -164,14 +167,14 @@ def longer(e: Evidence, c: Config) -> Iterator[Proposal]:
     factor = math.ceil(least / max(e.attempts, 1))
     if factor > 1:
         why = f"{e.attempts} updates are too few to judge; this makes {least} or more"
-        updates = {} if c.trainer.updates is None else {"trainer__updates": max(least, c.trainer.updates)}
-        yield values("trainer.epochs", why, trainer__epochs=c.trainer.epochs * factor, **updates)
+        updates = {} if c.trainer.updates is None else {"trainer.updates": max(least, c.trainer.updates)}
+        yield setting("trainer.epochs", why, {"trainer.epochs": c.trainer.epochs * factor, **updates})
 
 
 def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
     names = listed(e.found.get("broken_graph", {}).get("parameters", []))
     why = "no gradient ever reaches them"
-    yield code("graph", f"look for detach(), .data, no_grad or NumPy between {names} and the loss", why)
+    yield code("graph", f"look for {CUTS} between {names} and the loss", why)
 
 
 def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -183,18 +186,18 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
     part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", e.found.get("diverged", {}))
     why = ""
     if part > LARGE_RATIO:
-        why = f"weight decay alone takes {part:.2g} of the weights at every update; {LARGE_RATIO:g} is a large update"
+        why = f"at the full rate weight decay alone takes {part:.2g} of the weights; {LARGE_RATIO:g} is a large update"
     elif "weights_last" in found:
         why = (
             f"weight decay took the weights from a norm of {found['weights_first']:.2g} to {found['weights_last']:.2g}"
         )
     if why:
-        yield values("optimizer.weight_decay", why, optimizer__weight_decay=type(c.optimizer).weight_decay)
+        yield setting("optimizer.weight_decay", why, {"optimizer.weight_decay": type(c.optimizer).weight_decay})
 
 
 def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:
     if c.pitfall is not None:
-        yield values("pitfall", "the right update in place of the wrong one", pitfall=None)
+        yield setting("pitfall", "the right update in place of the wrong one", {"pitfall": None})
 
 
 def defaults(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradlab.config.schema import Config
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.proposal import Proposal, named, values
+from gradlab.remedies.proposal import Proposal, named, setting
 
 
 def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -18,7 +18,8 @@ def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     o = e.overflow
     if o is not None and o.output_max is not None and math.isfinite(o.output_max):
-        why = f"{o.module or 'the model'} computes {o.output_max:.3g}: fp16 ends at 65504, bf16 where fp32 does"
+        what = "what comes before " * (o.phase == "between") + (o.module or "the model")
+        why = f"{what} computes {o.output_max:.3g}: fp16 ends at 65504, bf16 where fp32 does"
         yield replace(named("bf16"), why=why)
     else:
         yield named("bf16")
@@ -42,14 +43,13 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
     default = type(p)
     if p.min_scale > default.min_scale and e.skipped < 20:
         why = f"the run ends below a scale of {p.min_scale:g}, after {e.skipped} skipped updates alone"
-        yield values("precision.min_scale", why, precision__min_scale=default.min_scale)
+        yield setting("precision.min_scale", why, {"precision.min_scale": default.min_scale})
     if p.init_scale < default.init_scale and "underflow_fp16" in e.found:
         why = f"gradients are flushed to zero at a scale of {p.init_scale:g}"
-        yield values("precision.init_scale", why, precision__init_scale=default.init_scale)
+        yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})
     if p.growth_factor == 1 or p.backoff_factor == 1:
-        yield values(
+        yield setting(
             "precision.backoff_factor",
             f"a scale that does not move ({p.growth_factor:g}, {p.backoff_factor:g}) cannot find its place",
-            precision__growth_factor=default.growth_factor,
-            precision__backoff_factor=default.backoff_factor,
+            {"precision.growth_factor": default.growth_factor, "precision.backoff_factor": default.backoff_factor},
         )

@@ -30,9 +30,9 @@ class Proposal:
 Maker = Callable[[Evidence, Config], Iterator[Proposal]]
 
 
-def values(name: str, why: str, **given: Any) -> Proposal:
-    """Fields that are set: `clip__max_norm` stands for clip.max_norm."""
-    return Proposal(name, Remedy(why, {key.replace("__", "."): value for key, value in given.items()}), why)
+def setting(name: str, why: str, fields: dict[str, Any]) -> Proposal:
+    """Fields that are set: dotted name -> value."""
+    return Proposal(name, Remedy(why, fields), why)
 
 
 def named(name: str, because: str = "") -> Proposal:

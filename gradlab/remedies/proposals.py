@@ -18,6 +18,7 @@ from gradlab.remedies.learning_rate import (
     excess,
     from_afar,
     higher_rate,
+    less_momentum,
     lower_rate,
     lower_rates,
     mean_of_samples,
@@ -59,13 +60,13 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
-    for maker in [initial_sizes, mean_of_samples, *first, clip_norm, lower_rates, warmup]:
+    for maker in [samples, initial_sizes, mean_of_samples, less_momentum, *first, clip_norm, lower_rates, warmup]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)
 
 
 def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (mean_of_samples, lower_rates, clip_norm, warmup):
+    for maker in (samples, mean_of_samples, less_momentum, lower_rates, clip_norm, warmup):
         yield from maker(e, c)
 
 

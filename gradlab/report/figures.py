@@ -124,48 +124,57 @@ def bound(panel: Any, name: str, runs: Sequence[RunRecord]) -> None:
 
 def flow(run: RunRecord, title: str, path: Path) -> list[Path]:
     """Gradient norms, layer by update, and their profile by depth in the first and the last record."""
-    from matplotlib.colors import LogNorm
-
     layers, norms = table(run)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in run.layer_records])
-    good = np.isfinite(norms) & (norms > 0)
-    if not good.any():
+    if not drawable(norms).any():
         return []
     height = min(max(0.17 * len(layers), 1.2), 6)
     figure, (upper, lower) = pyplot().subplots(
         2, 1, figsize=(WIDTH, height + 3.2), height_ratios=[height, 2.2], layout="constrained"
     )
-    edges = np.append(x, x[-1] + (x[-1] - x[0]) / max(len(x) - 1, 1) if len(x) > 1 else x[-1] + 1)
-    shown = np.ma.masked_where(~good, norms)
-    upper.set_facecolor("#CC79A7")  # not finite; zero is white
-    upper.pcolormesh(
-        edges, np.arange(len(layers) + 1), np.ma.masked_where(norms != 0, norms), cmap="Greys", vmin=0, vmax=1
-    )
-    low, high = norms[good].min(), norms[good].max()
-    image = upper.pcolormesh(
-        edges, np.arange(len(layers) + 1), shown, norm=LogNorm(low, max(high, low * 1.01)), cmap="viridis"
-    )
-    every = -(-len(layers) // 40)
-    upper.set_yticks(np.arange(len(layers))[::every] + 0.5, layers[::every], fontsize=6)
-    upper.invert_yaxis()
-    upper.set_xlabel("update (tried)" + "; pink: not finite" * (not np.isfinite(norms).all()))
-    figure.colorbar(image, ax=upper, label="gradient norm")
-    whole = np.flatnonzero(good.any(axis=0))
-    for r, colour, dash in dict.fromkeys([(whole[0], "#666666", "--"), (whole[-1], COLOURS[0], "-")]):
-        lower.plot(
-            np.where(good[:, r], norms[:, r], np.nan),
-            dash,
-            marker="o",
-            markersize=3,
-            color=colour,
-            label=f"update {x[r]}",
-        )
-    lower.set_yscale("log")
-    lower.set_xlabel("layer, in the order in which they run")
-    lower.set_ylabel("gradient norm")
-    lower.legend(frameon=False, fontsize=7)
+    figure.colorbar(norms_over_updates(upper, x, layers, norms), ax=upper, label="gradient norm")
+    norms_by_depth(lower, x, norms)
     figure.suptitle(title, fontsize=10)
     return save(figure, path, DPI)
+
+
+def drawable(norms: np.ndarray) -> np.ndarray:
+    """Where a norm can be drawn on a logarithmic scale."""
+    good: np.ndarray = np.isfinite(norms) & (norms > 0)
+    return good
+
+
+def norms_over_updates(panel: Any, x: np.ndarray, layers: Sequence[str], norms: np.ndarray) -> Any:
+    """A row a layer, a column a record: (L, R) norms as colours. Returns the image."""
+    from matplotlib.colors import LogNorm
+
+    good = drawable(norms)
+    edges = np.append(x, x[-1] + (x[-1] - x[0]) / max(len(x) - 1, 1) if len(x) > 1 else x[-1] + 1)
+    rows = np.arange(len(layers) + 1)
+    panel.set_facecolor("#CC79A7")  # not finite; zero is white
+    panel.pcolormesh(edges, rows, np.ma.masked_where(norms != 0, norms), cmap="Greys", vmin=0, vmax=1)
+    low, high = norms[good].min(), norms[good].max()
+    colours = LogNorm(low, max(high, low * 1.01))
+    image = panel.pcolormesh(edges, rows, np.ma.masked_where(~good, norms), norm=colours, cmap="viridis")
+    every = -(-len(layers) // 40)
+    panel.set_yticks(np.arange(len(layers))[::every] + 0.5, layers[::every], fontsize=6)
+    panel.invert_yaxis()
+    panel.set_xlabel("update (tried)" + "; pink: not finite" * (not np.isfinite(norms).all()))
+    return image
+
+
+def norms_by_depth(panel: Any, x: np.ndarray, norms: np.ndarray) -> None:
+    """(L, R) norms by layer, in the first and the last record that has any."""
+    good = drawable(norms)
+    whole = np.flatnonzero(good.any(axis=0))
+    for r, colour, dash in dict.fromkeys([(whole[0], "#666666", "--"), (whole[-1], COLOURS[0], "-")]):
+        shown = np.where(good[:, r], norms[:, r], np.nan)
+        panel.plot(shown, dash, marker="o", markersize=3, color=colour, label=f"update {x[r]}")
+    panel.set_yscale("log")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.set_xlabel("layer, in the order in which they run")
+    panel.set_ylabel("gradient norm")
+    panel.legend(frameon=False, fontsize=7)
 
 
 def table(run: RunRecord) -> tuple[list[str], np.ndarray]:

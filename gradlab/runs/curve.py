@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
-from gradlab.base.regular import regular
+from gradlab.base.regular_file import regular
 
 CURVE = ("train/loss", "grad/norm")
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gradlab.base.errors import ODD, explain
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
-from gradlab.base.regular import regular
+from gradlab.base.regular_file import regular
 
 NESTED = re.compile(r"[\[{][^\]}]{0,9}(?:[\[{][^\]}]{0,9}){50}|^ {200}|(?:- ){50}|(?:\? ){50}", re.MULTILINE)
 """YAML deeper than any that is written here."""

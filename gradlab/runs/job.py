@@ -19,18 +19,19 @@ from gradlab.data.loader import Loader
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.inspection import Inspection
-from gradlab.diagnosis.replay.replay import Overflow
+from gradlab.diagnosis.measurements import Measurements
+from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.measure.samples import Sample
-from gradlab.remedies.candidates import Try, remedies
+from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import evidence
-from gradlab.runs import ending, expectation
+from gradlab.runs import diagnosis_file, expectation
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
-from gradlab.runs.summary import ended
+from gradlab.runs.summary import ended, print_panel, summary_lines
 from gradlab.runs.trust import mark_run
 from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.inspection import (
@@ -61,6 +62,7 @@ class Views:
 
 
 NO_VIEWS = Views()
+MakeTrainer = Callable[[Config, Path, World, tuple[Sink, ...], dict[str, Any], Callable[[str], None]], Trainer]
 
 
 class Job(Sink):
@@ -75,7 +77,7 @@ class Job(Sink):
         group: str,
         world: World,
         remedy: dict[str, Any] | None = None,
-        make: Callable[..., Trainer] = Trainer,
+        make: MakeTrainer = Trainer,
         views: Views = NO_VIEWS,
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
@@ -162,25 +164,25 @@ class Job(Sink):
         code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.world.main:
             return code, {}
-        of_the_job = {"overrides": identity(self.overrides), "planned": self.trainer.planned, "remedy": self.remedy}
-        content = ending.content(self.folder, diagnosis, outcome, overflow, code, of_the_job)
-        tries = self.suggest(content)
-        content["remedies"] = [asdict(t) for t in tries]
-        ending.write(self.folder, content)
+        began = identity(self.overrides), self.trainer.planned, self.remedy
+        content = diagnosis_file.content(self.folder, diagnosis, outcome, code, overflow, *began)
+        candidates = self.suggest(content)
+        content["remedies"] = [asdict(each) for each in candidates]
+        diagnosis_file.write(self.folder, content)
         self.views.page(self.folder, self.trainer.plain_config)
         given = untreated(self.overrides, self.remedy)
-        lines = ending.summary_lines(diagnosis, outcome, overflow, self.config, given, self.folder, tries)
+        lines = summary_lines(diagnosis, outcome, overflow, self.config, given, self.folder, candidates)
         lines += [sentence] * bool(sentence)
-        ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        print_panel(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code, content
 
-    def suggest(self, content: dict[str, Any]) -> list[Try]:
+    def suggest(self, content: dict[str, Any]) -> list[Candidate]:
         """What to try next. content: of diagnosis.json, which has not been written yet."""
         if content["verdict"] in HEALTHY:
             return []
         record = RunRecord(self.folder, self.trainer.plain_config)
         record.diagnosis = content
-        return remedies(evidence(record), self.config, untreated(self.overrides, self.remedy))
+        return candidates_for(evidence(record), self.config, untreated(self.overrides, self.remedy))
 
     def inspection(self) -> Inspection | None:
         """Of the final model. One that fails costs the rules that need it, not the run."""
@@ -227,11 +229,9 @@ class Job(Sink):
             if outcome.eval and not math.isfinite(outcome.eval[-1]["eval/loss"]):
                 overflow = find_overflow_in_evaluation(run)
         (constant, of_terms), (eval_constant, _) = self.constants("train"), self.constants("test")
-        diagnosis = diagnose(
-            self.stream,
+        known = Measurements(
             outcome.status,
             outcome.error,
-            self.samples if self.world.main else None,
             scale_too_small=outcome.scale_too_small,
             fp16_forward=precision.half,
             dynamic_loss_scale=precision.scaled,
@@ -246,7 +246,7 @@ class Job(Sink):
             constants_of_terms=of_terms,
             constant_found=run.loss.constant_sought,
         )
-        return diagnosis, overflow
+        return diagnose(self.stream, known, self.samples if self.world.main else None), overflow
 
 
 def builds(config: Config, folder: Path, world: World) -> bool:

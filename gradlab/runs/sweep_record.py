@@ -10,7 +10,7 @@ from gradlab.base.command import key
 from gradlab.runs.folder_files import FolderFiles
 from gradlab.runs.record import RunRecord
 
-WHOLE = ".multirun.yaml"
+COPY = ".multirun.yaml"
 """A copy of multirun.yaml, written whole or not at all: every rank writes Hydra's, and a kill may cut that short."""
 
 
@@ -32,7 +32,7 @@ class SweepRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote into multirun.yaml; empty where that cannot be read."""
-        return self.read_part(WHOLE if (self.path / WHOLE).is_file() else "multirun.yaml", "hydra")
+        return self.read_part(COPY if (self.path / COPY).is_file() else "multirun.yaml", "hydra")
 
 
 def swept(overrides: Sequence[Sequence[str]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint, evaluation
 from gradlab.train.build_data import samples_of
-from gradlab.train.fitting import check_batch_norm, too_small
+from gradlab.train.model_mismatch import check_batch_norm, too_small
 from gradlab.train.recompute import recompute_
-from gradlab.train.unsaved import register_all
+from gradlab.train.unsaved_state import register_all
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
@@ -92,7 +92,8 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     finally:
         model.train(training)
         randomness.set_random_state(state)
-    if not (data.spec.targets in ("classes", "tokens") and isinstance(outputs, torch.Tensor) and outputs.dim()):
+    classified = data.spec.targets in ("classes", "tokens") and loss.takes != "batch"  # one's own may need one fewer
+    if not (classified and isinstance(outputs, torch.Tensor) and outputs.dim()):
         return called
     classes = outputs.shape[class_axis(outputs, targets) if isinstance(targets, torch.Tensor) else -1]
     for split in (data.train, data.test):
@@ -237,14 +238,15 @@ def build_update(
         if p.requires_grad:
             precision.check_held(name, p)
     params = list(model.parameters())
-    make: Callable[..., Update] = TermsUpdate if loss.needs_term_sums else Update
+    kind: type[Update] = TermsUpdate if loss.needs_term_sums else Update
+    own: list[torch.nn.Parameter] = []
     if sharded(config, world):
         from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_shard
 
+        kind = ShardedTerms if loss.needs_term_sums else ShardedUpdate
         own = [own_shard(p) for p in params if p.requires_grad]
         kinds = (type(config.optimizer), *config.optimizer.group_optimizers().values())
-        params = own if all(kind.elementwise for kind in kinds) else params
-        make = partial(ShardedTerms if loss.needs_term_sums else ShardedUpdate, shards=own)
+        params = own if all(each.elementwise for each in kinds) else params
     with within("optimizer"):
         names = trained_names(model)
         outer = ends(unwrapped(model), called)
@@ -253,16 +255,17 @@ def build_update(
     if ema is not None and callable(getattr(optimizer, "eval", None)):
         raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    add_parameter = partial(config.optimizer.add_parameter, optimizer, names, outer)
-    update = make(
+    update = kind(
         *parts,
         lr=config.optimizer.lr,
         stops=config.precision.stops,
         seed=config.seed,
         world=world,
         ema_decay=ema,
-        add_parameter=add_parameter,
+        add_parameter=partial(config.optimizer.add_parameter, optimizer, names, outer),
     )
+    if own and isinstance(update, ShardedUpdate):
+        update.hold_(own)
     if config.pitfall is not None:
         if loss.needs_term_sums:
             raise Invalid(

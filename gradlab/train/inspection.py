@@ -17,7 +17,8 @@ from gradlab.data.stream import TOGETHER, by_batch, some, streamed
 from gradlab.data.tree import leaves, samples
 from gradlab.diagnosis.constant_answer import constant_answer, depends
 from gradlab.diagnosis.inspection import Inspection, inspect_model
-from gradlab.diagnosis.replay.replay import Overflow, first_overflow, first_overflow_forward
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.replay import first_overflow_forward, replay
 from gradlab.measure.attempt import Attempt
 from gradlab.train.evaluation import one_pass
 from gradlab.train.snapshot import copied
@@ -60,8 +61,8 @@ def inspect(trainer: TrainerState) -> Inspection | None:
     return found
 
 
-BATCHES = 32
-"""Batches of the data over which the best constant answer is sought."""
+BATCHES = 128
+"""Batches of the data over which the best constant answer is sought at most."""
 
 
 def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | None, dict[str, float]]:
@@ -74,7 +75,7 @@ def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | 
     if streamed(split):
         batches = list(some(split))
     else:
-        batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if len(index) == size]
+        batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if 2 * len(index) >= size]
         batches = batches or [split.batch(order.to(split.device))]
     trainer.module.eval()
     with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
@@ -113,10 +114,10 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
     moved = None if trainer.failing or trainer.crash_state is None else copied(trainer.module.state_dict())
     if moved is not None and trainer.crash_state is not None:
         trainer.module.load_state_dict(trainer.crash_state["model"])
-    found = first_overflow(trainer.module, trainer.loss, precision, trainer.window_of(first)[0], trainer.world.size)
+    found = replay(trainer.module, trainer.loss, precision, trainer.window_of(first)[0], trainer.world.size).first
     if found is None and first.batches:  # the data, asked again, gave others
         kept = [(b.inputs, b.targets) for b in first.batches if b.counts]
-        found = first_overflow(trainer.module, trainer.loss, precision, kept, trainer.world.size)
+        found = replay(trainer.module, trainer.loss, precision, kept, trainer.world.size).first
     if moved is not None:
         trainer.module.load_state_dict(moved)
     randomness.set_random_state(after)

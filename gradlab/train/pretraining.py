@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab import __version__
 from gradlab.base.distributed import World
 from gradlab.base.lock import turn
-from gradlab.base.option import Invalid
-from gradlab.config.compose import compose
+from gradlab.base.version import __version__
+from gradlab.config.compose import experiment
 from gradlab.config.schema import Config, to_config
 from gradlab.config.trainer import TrainerOption
 from gradlab.loggers.progress import Progress
@@ -50,11 +48,7 @@ def pretrained(config: Config, world: World) -> str:
 def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> tuple[DictConfig, str]:
     """An experiment's configuration with the run's device, threads and seed, and the key of its result."""
     where = [f"trainer.device={trainer.device}", f"trainer.threads={trainer.threads or 'null'}"]
-    try:
-        composed = compose([f"+experiment={name}", *where, f"seed={seed}"])
-    except MissingConfigException as error:
-        allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
-        raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None
+    composed = experiment("pretrain", name, [*where, f"seed={seed}"])
     text = OmegaConf.to_yaml(composed, resolve=True, sort_keys=True)
     kind = "cuda" if trainer.device != "cpu" and torch.cuda.is_available() else "cpu"
     versions = f"{__version__} {platform.python_version()} {torch.__version__} {kind} {torch.get_num_threads()}"

@@ -10,7 +10,7 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.order import window
-from gradlab.diagnosis.measurements import WHOLE
+from gradlab.diagnosis.finished_run import WHOLE_SET
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.train import build
 from gradlab.train.inspection import runs_alone
@@ -36,7 +36,7 @@ def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
 
 
 def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list[Sample]]:
-    """The samples of these updates, the most unusual first; where some stand out, under WHOLE all of the set that do.
+    """The samples of these updates, the most unusual first; under WHOLE_SET all that stand out, if some of these do.
 
     Measured with the weights that the run began with, which no sample has damaged: with those of a diverged run, any
     may stand out. The update before is what is usual. Indices are places in the set before `data.without`.
@@ -56,7 +56,7 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
             everyone += [*found[attempt], *others]
         if any(s.stands_out for samples in found.values() for s in samples):
             order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
-            found[WHOLE] = searched(begun, trainer.loss, order.unique(), read, everyone)
+            found[WHOLE_SET] = searched(begun, trainer.loss, order.unique(), read, everyone)
         for s in {id(s): s for samples in found.values() for s in samples}.values():
             s.index = trainer.place(s.index)
         return found

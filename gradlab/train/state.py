@@ -21,7 +21,7 @@ from gradlab.measure.record import Observed
 from gradlab.train import build, build_data
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome, Patience
-from gradlab.train.unsaved import Unsaved, register_all
+from gradlab.train.unsaved_state import Unsaved, register_all
 from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.loss import Loss
 from gradlab.update.stats import MicroBatch

@@ -225,7 +225,9 @@ class Trainer(TrainerState):
         p, attempts, scale = self.config.precision, self.outcome.attempts, v["next_scale"]
         where = f"update {attempts}, epoch {epoch}"
         if skipped and p.stops:
-            raise NonFiniteGradient(f"the gradient is not finite ({where}): loss {v['loss']}, norm {v['grad_norm']}")
+            raise NonFiniteGradient(
+                f"the gradient is not finite ({where}): loss {v['loss']:.4g}, norm {v['grad_norm']:.4g}"
+            )
         if skipped and scale < self.warned:
             self.say(f"warning: the loss scale fell to {scale:.3g} ({where})")
             self.warned = scale / 100

@@ -16,7 +16,7 @@ from gradlab.base.importing import calling, load_object
 from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.data.tree import first, leaves, mapped, samples
-from gradlab.update.loss import Loss, at_least_fp32, full
+from gradlab.update.loss import Loss, at_least_fp32, class_axis, full
 
 EXACT = 1e-4
 """Relative difference between the loss of two samples and that of each, up to which the weighting is exact."""
@@ -92,8 +92,13 @@ class CustomLoss(Loss):
         self.number: Callable[..., Any] | None = load_object("counts", self.counts) if self.counts else None
         if self.counts and not callable(self.number):
             raise Invalid("counts", self.counts, f"must name a function, but is {type(self.number).__name__}")
-        self.single = spec.single
+        self.single, self.classes = spec.single, spec.outputs
         return self
+
+    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """None also where outputs are no score of each class, as thresholds between ordered ones, or embeddings."""
+        found = super().correct(outputs, targets)
+        return found if found and outputs.shape[class_axis(outputs, targets)] == self.classes else None
 
     def tried(self, model: torch.nn.Module, inputs: Any, outputs: Any, targets: Any) -> None:
         """Record what the function returns, and measure whether the loss of two samples is the mean of theirs."""

@@ -72,7 +72,7 @@ class Muon(AdamOption):
         return made
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
-        from gradlab.update.joined import Joined
+        from gradlab.update.joined_optimizers import Joined
 
         inner = [{k: v for k, v in group.items() if k != "eps"} for group in params if group["muon"]]  # it has its own
         rest, parts = [group for group in params if not group["muon"]], dict[bool, torch.optim.Optimizer]()

@@ -81,7 +81,7 @@ class OptimizerOption:
         own = [group for group in groups if group.label not in others]
         if not self.group_optimizers():
             return self.of_own(own, named, ends)
-        from gradlab.update.joined import Joined, describe
+        from gradlab.update.joined_optimizers import Joined, describe
 
         parts: dict[str | None, torch.optim.Optimizer] = {}
         for label, group in others.items():

@@ -67,13 +67,15 @@ class ShardedUpdate(Update):
     Optimizers that work element by element step the shards, with their fused kernels; others on the DTensors.
     """
 
-    def __init__(self, *args: Any, shards: Sequence[torch.nn.Parameter], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.dtensors: list[Any] = list(self.params)
-        self.params = list(shards)
+    dtensors: list[Any]
+    shard_group: World
+    """The ranks among which a parameter is divided: groups of them have the same gradients."""
+
+    def hold_(self, shards: Sequence[torch.nn.Parameter]) -> None:
+        """Take the parameters' shards of this rank: once, before the first update."""
+        self.dtensors, self.params = list(self.params), list(shards)
         mesh = self.dtensors[0].device_mesh
         self.shard_group = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
-        """The ranks among which a parameter is divided: groups of them have the same gradients."""
         if self.ema is not None:
             self.ema = EMA.of(self.params, self.ema.decay)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradlab.update.joined import leaf_optimizers
+from gradlab.update.joined_optimizers import leaf_optimizers
 
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:

@@ -22,7 +22,8 @@ except:
     GL608 GL609 GL611 - GL616 GL618 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL617              in the seventh update, if it holds in the sixth too
-    GL619              in the sixth update, if it holds in the second too
+    GL619              in the sixth update, if it holds in those from the second on; a divergence in the second alone
+    GL620              in the sixth update, if it holds in the second too
     GL610              at the backward pass, if the loop ends there: its line is that of the next update
     GL715              at the end, of weights whose gradient was zero in the first and the fifth update
     GL710              from the second update on that the loop writes to its gradients

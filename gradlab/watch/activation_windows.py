@@ -97,7 +97,8 @@ class ActivationWindows:
         if self.whole is None or not self.whole[0].calls:
             return None
         units, samples = self.whole
-        return Inspection(outputs(units.calls), samples)
+        has = {"normalised": units.has("normalised"), "residual": units.has("residual")}
+        return Inspection(outputs(units.calls), samples, **has)
 
 
 def is_compiled(module: nn.Module) -> bool:

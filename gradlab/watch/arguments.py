@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -73,7 +73,7 @@ def checked_count(name: str, given: Any, least: int) -> int:
     return given
 
 
-def check_names(called: Callable[..., Any], given: dict[str, Any], without: Sequence[str] = ()) -> None:
+def check_names(called: Callable[..., Any], given: Mapping[str, object], without: Sequence[str] = ()) -> None:
     """Raise a TypeError that suggests a name, for a keyword argument that does not exist.
 
     without: parameters of the call that may not be given by name.

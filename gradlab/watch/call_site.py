@@ -64,6 +64,11 @@ def call_stack() -> tuple[CallSite, ...]:
     return tuple(found)
 
 
+def is_running(site: CallSite | None) -> bool:
+    """Whether the function of a line is running; if it is unknown, it may be."""
+    return site is None or any(code is site[0] for code, _ in call_stack())
+
+
 def definition_site(function: Any) -> CallSite | None:
     """The first line of a function or method; None if it is not the user's."""
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)

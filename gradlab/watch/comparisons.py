@@ -9,7 +9,7 @@ import torch
 from gradlab.watch.advantages import below, inputs_of
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_sites import site_of
-from gradlab.watch.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, split
+from gradlab.watch.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split
 
 Comparison = tuple[set[int], set[int], "CallSite | None"]
 """ids of the weights of both sides, and the line."""
@@ -23,6 +23,9 @@ PASSED = IDENTITIES | {
 }
 """Nodes between a side and the last layer of a network: none compares samples, as batch normalisation does."""
 MAX_NODES = 64
+MOST = 2000
+"""Nodes among which a ratio is searched."""
+SAME = 1e-6
 
 
 def comparisons(roots: list[torch.Tensor]) -> list[Comparison]:
@@ -103,4 +106,57 @@ def ends_in_networks(node: Any) -> bool:
         new = [each for each in inputs_of(node) if each not in seen]
         stack += new
         seen |= set(new)
+    return True
+
+
+def ratio_of_itself(root: Any) -> tuple[CallSite | None, set[int]] | None:
+    """The line of a ratio of probabilities that is 1, of one network on both sides of it, and ids of its weights.
+
+    The exponential of a difference that is zero, and whose gradients cancel: the older one of both was to be detached.
+    """
+    queue, seen = [root], {root}
+    while queue and len(seen) < MOST:
+        node = queue.pop()
+        new = set(inputs_of(node)) - seen
+        seen |= new
+        queue += new
+        if node.name() != "ExpBackward0" or is_packed(node) or [each.name() for each in new] != ["SubBackward0"]:
+            continue
+        result, sides = node._saved_result, inputs_of(new.pop())
+        if len(sides) == 2 and result.numel() > 1 and bool(((result - 1).abs() < SAME).all()):
+            one, two = (below(side)[0] for side in sides)
+            if one == two and sides[0] is not sides[1] and is_same_function(*sides):
+                return site_of(node), one
+    return None
+
+
+def is_same_function(one: Any, two: Any) -> bool:
+    """Whether two graphs are of the same operations on the same inputs of networks.
+
+    That their results agree is not enough: those of a layer that begins at zero do, whatever its inputs.
+    """
+    queue, seen, has_network = [(one, two)], {one}, False
+    while queue and len(seen) < MOST:
+        one, two = queue.pop()
+        inputs = inputs_of(one), inputs_of(two)
+        if one.name() != two.name() or len(inputs[0]) != len(inputs[1]) or not saved_the_same(one, two):
+            return False
+        has_network |= one.name() in PRODUCTS
+        queue += [pair for pair in zip(*inputs, strict=True) if pair[0] not in seen]
+        seen |= set(inputs[0])
+    return has_network
+
+
+def saved_the_same(one: Any, two: Any) -> bool:
+    """Whether two nodes have kept the same values for the backward pass: tensors, dimensions, indices."""
+    for name in (n for n in dir(one) if n.startswith("_saved_")):
+        pairs: list[tuple[Any, Any]] = [(getattr(one, name), getattr(two, name, None))]
+        if all(isinstance(each, (list, tuple)) for each in pairs[0]):
+            pairs = list(zip(*pairs[0], strict=False))
+        for a, b in pairs:
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+                if a.shape != b.shape or not torch.equal(a, b):
+                    return False
+            elif isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or a != b:
+                return False
     return True

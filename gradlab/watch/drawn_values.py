@@ -60,13 +60,14 @@ class DrawnValues:
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if isinstance(result, Tensor) and name in NOISE | INDICES:
+        inputs = tensors_in([*args, *kwargs.values()])
+        of_a_network = name == "normal" and inputs  # an action that a policy draws around its mean
+        if isinstance(result, Tensor) and name in NOISE | INDICES and not of_a_network:
             self.shapes.append(result.shape if name in NOISE else None)
             self.made_of[result] = frozenset([len(self.shapes) - 1])
             if name in NOISE:
                 self.noise[result] = len(self.shapes) - 1
             return
-        inputs = tensors_in([*args, *kwargs.values()])
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
         if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False

@@ -86,7 +86,7 @@ class FaultLog:
         self.records.append(record)
         if self.strict and record.kind.severity == "error":
             raise Fault(record)
-        when = f"; at update {record.update}" if record.update is not None else ""
+        when = f"; seen at update {record.update}" if record.update is not None else ""
         self.report(f"{record.line}{when}; {record.kind.fix}")
 
     def of(self, optimizer: int) -> list[FaultRecord]:

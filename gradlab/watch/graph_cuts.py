@@ -19,13 +19,19 @@ from gradlab.watch.update_metrics import elements
 
 CONVERSIONS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__bool__"}
 """Functions of a tensor whose results are followed no further."""
+LAST_TRY = 5
+"""The latest update of an optimizer after which its next one is followed, if none was yet."""
 Ids = frozenset[int]
+Ends = frozenset[tuple[int, bool]]
+"""Number of a call that ends a graph, and whether its result has only chosen among other values since: an index or a
+condition never has a graph, and nothing is lost there."""
 
 
 class GraphCuts:
     """Calls that take what the graph of such weights has made, and return what has none, and on which a loss depends.
 
-    Updates are read in loops in which something is wrong already.
+    Updates are read in loops in which something is wrong already: of each optimizer its own. Of several losses the last
+    one counts, which is that of the step: the others may be those of other networks.
     """
 
     def __init__(self) -> None:
@@ -33,6 +39,8 @@ class GraphCuts:
         """id of a weight -> weight, and where its graph ends."""
         self.first: dict[int, torch.Tensor] = {}
         """id of a weight -> its elements when it was followed, to see whether something else moves it."""
+        self.tried: set[int] = set()
+        """Indices of the optimizers of which an update was followed."""
         self.forget()
 
     def forget(self) -> None:
@@ -40,22 +48,36 @@ class GraphCuts:
         self.live: Any = WeakTensorKeyDictionary()
         """Tensor -> ids of the weights that its graph reaches."""
         self.made_of: Any = WeakTensorKeyDictionary()
-        """Tensor -> numbers of the calls without whose results it would be another one."""
-        self.cuts: list[tuple[CallSite | None, Ids, bool]] = []
-        """Line, weights, and whether the result are indices or a condition, which never have a graph."""
-        self.converted: Ids = frozenset()
-        """Numbers of the calls whose results became Python numbers or arrays."""
+        """Tensor -> the calls without whose results it would be another one."""
+        self.cuts: list[tuple[CallSite | None, Ids]] = []
+        """Line, and weights."""
+        self.converted: Ends = frozenset()
+        """Calls whose results became Python numbers or arrays."""
+        self.ends: dict[int, tuple[torch.Tensor, CallSite | None]] = {}
+        """The same as `found`, of this update."""
+        self.reached: set[int] = set()
+        """ids of the weights that a loss of it reaches."""
         self.disabled_at: CallSite | None = None
         """Where gradients were disabled."""
 
     def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor], flat: list[torch.Tensor]) -> bool:
-        starved = [p for p in [*without, *flat] if p.requires_grad and id(p) not in self.found]
+        starved = self.starved_of(tracker, [*without, *flat])
+        self.tried.add(tracker.index)
         self.starved = {id(p): p for p in starved}
         self.first |= {id(p): elements(p).clone() for p in starved}
         return bool(starved)
 
+    def starved_of(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [p for p in without if p.requires_grad and id(p) in tracker.ids and id(p) not in self.found]
+
+    def wants(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
+        """Whether the next update may show what those before did not, as while that of another one was followed."""
+        few = tracker.index not in self.tried and 1 < tracker.attempts <= LAST_TRY
+        return few and bool(self.starved_of(tracker, without))
+
     def end(self) -> Iterator[Violation]:
         """What was found is judged when the watch ends."""
+        self.found |= {key: found for key, found in self.ends.items() if key not in self.reached}
         self.forget()
         yield from ()
 
@@ -72,21 +94,22 @@ class GraphCuts:
         ends = [each for each in outputs if not each.requires_grad or name in FLAT]
         if live and (ends or name in CONVERSIONS):
             site = call_site() if torch.is_grad_enabled() else self.disabled_at or call_site()
-            self.cuts.append((site, live, any(not each.is_floating_point() for each in ends)))
-        new = frozenset([len(self.cuts) - 1]) if live else frozenset()
+            self.cuts.append((site, live))
+        new: Ends = frozenset([(len(self.cuts) - 1, False)]) if live else frozenset()
         if name in CONVERSIONS:
             self.converted |= made_of | new
         for each in outputs:
             is_end = any(each is end for end in ends)
             self.live[each] = frozenset() if is_end else live
-            self.made_of[each] = made_of | new if is_end else made_of
+            known = made_of | new if is_end else made_of
+            self.made_of[each] = known if each.is_floating_point() else frozenset((i, True) for i, _ in known)
 
     def reached_by(self, tensors: list[torch.Tensor]) -> Ids:
         known = [self.live.get(each, frozenset()) for each in tensors]
         return frozenset[int]().union(*known, ids(tensors) & self.starved.keys())
 
-    def depends_on(self, tensors: list[torch.Tensor]) -> Ids:
-        return frozenset[int]().union(*(self.made_of.get(each, frozenset()) for each in tensors))
+    def depends_on(self, tensors: list[torch.Tensor]) -> Ends:
+        return frozenset[tuple[int, bool]]().union(*(self.made_of.get(each, frozenset()) for each in tensors))
 
     def at_backward(self, roots: list[torch.Tensor]) -> None:
         """A backward pass begins: which of the calls does its loss depend on?
@@ -95,11 +118,14 @@ class GraphCuts:
         array may be part of any loss.
         """
         reached = self.reached_by(roots)
+        self.reached |= reached
+        found: dict[int, tuple[torch.Tensor, CallSite | None]] = {}
         for numbers in (self.depends_on(roots), self.converted):
-            for i in sorted(numbers, key=lambda i: (self.cuts[i][2], i)):
-                site, weights, _ = self.cuts[i]
-                for each in weights - reached - self.found.keys():
-                    self.found[each] = self.starved[each], site
+            for i, _ in sorted(numbers, key=lambda end: (end[1], end[0])):
+                site, weights = self.cuts[i]
+                for each in weights - reached - found.keys():
+                    found[each] = self.starved[each], site
+        self.ends |= found
 
     def site_of(self, tracker: OptimizerTracker) -> CallSite | None:
         """Where the graph of an optimizer's weights ends."""

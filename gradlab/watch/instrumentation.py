@@ -66,6 +66,8 @@ class Instrumentation:
         self.patched.add((id(owner), name, observer))
 
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
+            if "self" in kwargs:  # a method may be called so too
+                args, kwargs = (kwargs["self"], *args), {name: kwargs[name] for name in kwargs if name != "self"}
             after = self.guarded(observer, args, kwargs)
             return None if after is None else lambda result, error: self.guarded(after, result, error)
 

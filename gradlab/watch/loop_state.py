@@ -27,7 +27,9 @@ from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
 from gradlab.watch.graph_sites import GraphSites
 from gradlab.watch.hard_values import HardValues
+from gradlab.watch.idle_statistics import IdleStatistics
 from gradlab.watch.idle_terms import IdleTerms
+from gradlab.watch.learnt_weights import LearntWeights
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.loss_sites import LossSites
 from gradlab.watch.loss_terms import LossTerms
@@ -35,6 +37,7 @@ from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.output_ranges import OutputRanges
 from gradlab.watch.reversed_losses import ReversedLosses
 from gradlab.watch.rules import accumulation
 from gradlab.watch.sample_axes import SampleAxes
@@ -91,7 +94,7 @@ class LoopState:
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
-        self.not_finite = NotFinite()
+        self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
@@ -99,12 +102,14 @@ class LoopState:
             TokenMasks(),
             IdleTerms(models),
             DrawnValues(),
+            LearntWeights(),
+            OutputRanges(),
             ShareAxes(),
-            ReversedLosses(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
             ThrownLosses(),
+            ReversedLosses(),
             FreshWeights(models, self.trackers),
             ConstantTargets(),
         ]
@@ -156,6 +161,8 @@ class LoopState:
     def need_not_fall(self, tracker: OptimizerTracker) -> str:
         """Why its loss need not fall, as that of a policy, or where weights of two optimizers are in one loss: see
         `Measurements.need_not_fall`."""
+        if any(group.get("maximize") for group in tracker.optimizer.param_groups):
+            return "is what its optimizer maximizes"
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
             return "is that of a single number, which follows what another optimizer makes"
         if tracker.is_policy:
@@ -184,9 +191,11 @@ class LoopState:
         thrown = tracker.num_thrown == accumulation.THROWN
         self.reads.wanted = self.seen.ask(self.followers.after_step, tracker, default=False) or thrown
         pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
+        without = [p for output in self.outputs for p in output.metrics.without]
+        pending = pending or self.seen.ask(self.cuts.wants, tracker, without, default=False)
         wanted = tracker.attempts in FOLLOWED or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
-            self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
+            self.followed.begin(tracker, without)
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:
         """Before a step, or at the end: that update is over. Whether it was followed."""

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradlab.watch import class_losses
 from gradlab.watch.advantages import below
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import argument
 from gradlab.watch.loss_graph import is_packed, variable
 from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
@@ -68,7 +70,7 @@ def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str
         return ""
     if are_shares(given):
         return "it takes logits, and its input are probabilities: they sum to 1"
-    return bounded(given) or similarities(given, target)
+    return bounded(given) or class_losses.scrambled(given) or similarities(given, target)
 
 
 def similarities(given: Tensor, target: Tensor) -> str:
@@ -93,8 +95,10 @@ def similarities(given: Tensor, target: Tensor) -> str:
 
 def compared(given: Tensor) -> Any:
     """The node of the product that a matrix comes from, if both of its operands are outputs that have a gradient."""
-    queue: list[Any] = [given.grad_fn]
+    queue: list[Any] = [given.grad_fn] if given.grad_fn is not None else []
     for node in queue:
+        if node.name().startswith(("CatBackward", "IndexBackward")):
+            return None  # rows may be in another order than the outputs
         if node.name() in ("MmBackward0", "BmmBackward0"):
             sides = [below_views(each) for each, _ in node.next_functions]
             return None if any(each is None or variable(each) is not None for each in sides) else node
@@ -132,7 +136,13 @@ def bounded(given: Tensor) -> str:
 
 
 def nll_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
-    return "" if given.dim() < 2 else logarithms(given, 1)
+    if given.dim() < 2:
+        return ""
+    return logarithms(given, 1) or class_losses.scrambled(given) or class_losses.activated_twice(given)
+
+
+def bce(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    return class_losses.activated_twice(given)
 
 
 def ctc_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
@@ -153,6 +163,10 @@ def logarithms(given: Tensor, classes: int) -> str:
     others = [i for i, size in enumerate(given.shape) if 1 < size != given.shape[classes] and i != classes]
     if not are_shares(shares, classes) and (wrong := [i for i in others if are_shares(shares, i)]):
         return f"the probabilities of its input sum to 1 over dimension {wrong[0]}, and not over the classes"
+    whole = [name for name in VIEWS if name not in ("Select", "Slice")]
+    exact = given.dtype.itemsize > 2  # logarithms of 16 bits are further away
+    if exact and made_by(given, whole).startswith("LogSoftmaxBackward") and not are_shares(shares, classes):
+        return f"the probabilities of its input sum to {totals.mean().item():.3g} over the classes, and not to 1"
     if made_by(given, (*VIEWS, *SHIFTS)).startswith(("LogSoftmaxBackward", "LogBackward", "Logsumexp", "LogSigmoid")):
         return ""
     if all_of(totals > 1 + SAME):
@@ -207,6 +221,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
     "ctc_loss": ctc_loss,
+    "binary_cross_entropy": bce,
     "binary_cross_entropy_with_logits": bce_with_logits,
     "kl_div": kl_div,
     "cosine_embedding_loss": signs,
@@ -252,6 +267,7 @@ class LossArguments:
         if len(given) > 1 and all(each.numel() and each.layout is torch.strided for each in given):
             with torch.no_grad():
                 options = kwargs | ({"blank": args[4]} if name == "ctc_loss" and len(args) > 4 else {})
+                options |= {"weight": argument(args, kwargs, 2, "weight")} if name == "cross_entropy" else {}
                 if why := are_swapped(name, *given) or KINDS[name](*given, options):
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 

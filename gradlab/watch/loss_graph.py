@@ -24,6 +24,8 @@ STACKS = {"StackBackward0", "CatBackward0"}
 MAX_NODES = 20_000
 """Nodes that are searched at most."""
 REDUCTIONS = {1: "mean", 2: "sum"}
+SCALED = "gradlab_scaled"
+"""Key in the metadata of the node of a loss that was scaled, or of gradients of one."""
 
 
 @dataclass
@@ -172,7 +174,7 @@ def graph_token(loss: torch.Tensor) -> Any:
 def mark_scaled(scaled: torch.Tensor) -> None:
     """Remember in its graph that a loss was scaled."""
     if scaled.grad_fn is not None:
-        scaled.grad_fn.metadata["gradlab_scaled"] = True  # type: ignore[index]
+        scaled.grad_fn.metadata[SCALED] = True  # type: ignore[index]
 
 
 def holds_scaled(roots: list[torch.Tensor]) -> bool:
@@ -181,7 +183,7 @@ def holds_scaled(roots: list[torch.Tensor]) -> bool:
     visited = set(queue)
     while queue and len(visited) <= MAX_NODES:
         node = queue.pop()
-        if "gradlab_scaled" in node.metadata:
+        if SCALED in node.metadata:
             return True
         inputs = {each for each, _ in node.next_functions if each is not None} - visited
         visited |= inputs

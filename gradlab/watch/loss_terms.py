@@ -11,15 +11,21 @@ from torch import Tensor
 
 from gradlab.watch.advantages import LINEAR, inputs_of, terms_of
 from gradlab.watch.call_site import CallSite
+from gradlab.watch.comparisons import ratio_of_itself
+from gradlab.watch.divergences import is_divergence
 from gradlab.watch.events import Violation
 from gradlab.watch.graph_sites import site_of
 from gradlab.watch.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 MANY = 256
 """Elements of a mean beside a sum at least."""
+WIDE = 16
+"""Elements of each sample at least, if the mean over all is beside a mean of sums over each sample."""
 FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
+LARGE = 4.0
+"""Mean square of targets."""
 PLAIN = (0.5, 1.0, 2.0)
 """Factors of terms whose weight was not chosen: any other may be one over the samples."""
 PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
@@ -43,6 +49,7 @@ class LossTerms:
         self.found: list[Violation] = []
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.tracker, self.params, self.names, self.num_losses = tracker, tracker.params, tracker.names, 0
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -52,7 +59,16 @@ class LossTerms:
         if len(roots) != 1 or roots[0].grad_fn is None:
             return
         try:
-            self.found += mixed([each for term in terms(roots[0].grad_fn) for each in reduced(*term)])
+            found = list(terms(roots[0].grad_fn))
+            self.found += mixed([each for term in found for each in reduced(*term)]) or divergent(found)
+            if (ratio := ratio_of_itself(roots[0].grad_fn)) is not None:
+                names = [n for p, n in zip(self.params, self.names, strict=True) if id(p) in ratio[1]]
+                detail = f"both sides of a ratio come of {listed(names)}: it is 1, and its gradient is zero"
+                self.found.append(("target-not-detached", ratio[0], detail))
+            if (away := divergence_made_large(roots[0].grad_fn)) is not None:
+                self.found.append(("loss-reversed", site_of(away), "a divergence of Gaussians is to be small"))
+            self.found += divided_again(roots[0].grad_fn)
+            self.num_losses += 1
             site = penalised(roots[0].grad_fn)
             if site is not None and terms_of(roots)[2]:
                 self.found.append(("entropy-penalised", site, ""))
@@ -61,7 +77,9 @@ class LossTerms:
 
     def end(self) -> Iterator[Violation]:
         found, self.found = self.found, []
-        yield from found
+        unknown = set() if self.num_losses == 1 else {"loss-divided-twice"}
+        unknown |= set() if self.tracker.descends else {"loss-reversed", "entropy-penalised"}
+        yield from (each for each in found if each[0] not in unknown)
 
 
 def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
@@ -117,7 +135,7 @@ def is_of_activations(node: Any) -> bool:
     return False
 
 
-def mixed(found: list[Reduced]) -> Iterator[Violation]:
+def mixed(found: list[Reduced]) -> list[Violation]:
     """A mean over all elements of the batch beside a sum over those of the same samples."""
     for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
         num = math.prod(mean.shape)
@@ -125,8 +143,82 @@ def mixed(found: list[Reduced]) -> Iterator[Violation]:
         if sums and mean.shape[0] > 2 and num >= max(MANY, FEATURES * mean.shape[0]):
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
-            yield "mixed-reductions", sums[0].site or mean.site, detail
-            return
+            return [("mixed-reductions", sums[0].site or mean.site, detail)]
+    return []
+
+
+def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:
+    """A mean over all elements of the batch beside a mean over samples of divergences that are summed over each."""
+    sums = [(node, factor, site) for node, factor, site in found if is_divergence(node)]
+    for node, factor, site in sums:
+        terms_beside = [term for term in found if is_of_plain_targets(term[0])]
+        for mean in [each for term in terms_beside for each in reduced(*term) if each.kind == "mean"]:
+            each = math.prod(mean.shape[1:])
+            if len(mean.shape) > 1 and each >= WIDE and mean.shape[0] == samples_of(node):
+                detail = f"a mean over {mean.shape} beside a divergence that is summed over each sample, and then a "
+                detail += f"mean: an element of it weighs {each * factor / mean.factor:g} times as much"
+                return [("mixed-reductions", site or mean.site, detail)]
+    return []
+
+
+def is_of_plain_targets(node: Any) -> bool:
+    """Whether it is an error of targets of about one: a mean over larger ones may outweigh a sum."""
+    if is_packed(node) or (target := getattr(node, "_saved_target", None)) is None or not target.is_floating_point():
+        return False
+    return bool(target.detach().square().mean() < LARGE)
+
+
+def samples_of(node: Any) -> int | None:
+    """How many numbers a mean is of."""
+    sizes = getattr(node, "_saved_self_sym_sizes", ())
+    return math.prod(sizes) if sizes else None
+
+
+def divergence_made_large(root: Any) -> Any:
+    """The exponential in a divergence of Gaussians whose sign is reversed; None if there is none.
+
+    That is exp(s) - s + m^2 for each element, with any factor above 0.
+    """
+    stack, signs = [(root, 1)], {root: 1}
+    while stack and len(signs) < MAX_NODES:
+        node, sign = stack.pop()
+        inputs = [each for each, _ in node.next_functions]
+        if node.name() not in LINEAR or (node.name() in ("MulBackward0", "DivBackward0") and len(inputs_of(node)) > 1):
+            continue
+        if node.name() == "NegBackward0" or (node.name() in ("MulBackward0", "DivBackward0") and is_negative(node)):
+            sign = -sign
+        for i, each in enumerate(inputs):
+            if each is not None and each not in signs:
+                minus = (node.name() == "SubBackward0" and i == 1) or (node.name().startswith("Rsub") and i == 0)
+                signs[each] = -sign if minus else sign
+                stack.append((each, signs[each]))
+    squares = any(sign < 0 and node.name() == "PowBackward0" for node, sign in signs.items())
+    for node, sign in signs.items():
+        if squares and sign < 0 and node.name() == "ExpBackward0" and signs.get(inputs_of(node)[0]) == 1:
+            return node
+    return None
+
+
+def divided_again(root: Any) -> list[Violation]:
+    """A mean over samples that is divided by their number once more."""
+    node, divisors = root, []
+    while node.name() in IDENTITIES | {"DivBackward0", "MulBackward0"} and len(inputs_of(node)) == 1:
+        if node.name() in ("DivBackward0", "MulBackward0"):
+            constant, below = split(node, node.name(), node.next_functions)
+            if constant is None or constant.device.type != "cpu" or not constant.item() > 0:
+                return []
+            divisors.append((constant.item() if node.name()[0] == "D" else 1 / constant.item(), site_of(node)))
+            node = below
+        else:
+            node = inputs_of(node)[0]
+    if reduction_of(node, node.name()) != "mean" or is_packed(node):
+        return []
+    given = getattr(node, "_saved_self", None)
+    shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
+    for divisor, site in divisors:
+        if shape and shape[0] > 2 and math.isclose(divisor, shape[0], rel_tol=1e-6):
+            return [("loss-divided-twice", site, f"a mean over {shape[0]} samples, divided by {shape[0]} again")]
+    return []
 
 
 def penalised(root: Any) -> CallSite | None:

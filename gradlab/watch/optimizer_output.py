@@ -13,11 +13,12 @@ from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
 from gradlab.measure.rounded_off import narrow
 from gradlab.report.pages import run_page
-from gradlab.runs import ending
+from gradlab.runs import diagnosis_file
 from gradlab.train import environment
 from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
@@ -28,6 +29,7 @@ from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.source_lines import making_line
 from gradlab.watch.update_metrics import UpdateMetrics
 
 NOT_MEASURED = "not_measured"
@@ -129,25 +131,29 @@ class OptimizerOutput:
         status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
         zeroed = [name for names in self.metrics.zeroed_names().values() for name in names]
         never, half = [n for n in self.metrics.never_trained() if n not in zeroed], self.fp16 or scaled
-        known: dict[str, Any] = {
-            "need_not_fall": self.need_not_fall(),
-            "runs_without_gradients": self.runs_without_gradients(),
-            "reverses": self.seen.reverses,
-            "targets": self.tracker.target_sizes(),
-            "inspection": self.inspection(),
-        }
-        cuts = [format_site(record.site) for record in faults if record.name == "graph-cut"]
-        known["cut"] = f"the graph of some weights ends at {cuts[0]}" if cuts else ""
+        known = Measurements(
+            status,
+            fp16_forward=half,
+            dynamic_loss_scale=scaled,
+            clips=self.clips,
+            clips_whole=self.clips_whole,
+            inspection=self.inspection(),
+            never_had_gradient=never,
+            need_not_fall=self.need_not_fall(),
+            second_moments=keeps_second_moments(self.tracker.optimizer),
+            reverses=self.seen.reverses,
+            runs_without_gradients=self.runs_without_gradients(),
+            targets=self.tracker.target_sizes(),
+        )
+        if cuts := [format_site(record.site) for record in faults if record.name == "graph-cut"]:
+            known.cut = f"the graph of some weights ends at {cuts[0]}"
         if types := {str(p.dtype).removeprefix("torch.") for p in self.tracker.params if narrow(p)}:
-            known["narrow"] = " and ".join(sorted(types))
-        known["second_moments"] = keeps_second_moments(self.tracker.optimizer)
+            known.narrow = " and ".join(sorted(types))
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
-        if free and not (known["need_not_fall"] or known["runs_without_gradients"]):
+        if free and not (known.need_not_fall or known.runs_without_gradients):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
-            known["constant"] = self.tracker.constant.loss(passes)
-        known |= {"never_had_gradient": never, "fp16_forward": half, "dynamic_loss_scale": scaled}
-        known |= {"clips": self.clips, "clips_whole": self.clips_whole}
-        found = diagnose(self.stream, status, **known)
+            known.constant = self.tracker.constant.loss(passes)
+        found = diagnose(self.stream, known)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"
         for finding in found.findings:
@@ -169,8 +175,11 @@ class OptimizerOutput:
         """Name the line of the call that it is about."""
         tracker = self.tracker
         places = {"overclipped": tracker.clip_site, "clip_idle": tracker.clip_site}
-        places |= dict.fromkeys(OF_THE_STEP, tracker.step_site) | dict.fromkeys(OF_THE_LOSS, tracker.loss_site)
+        places |= dict.fromkeys(OF_THE_LOSS, tracker.loss_site)
         site = places.get(finding.code)
+        if finding.code in OF_THE_STEP:  # of the weights that it holds and its rate, if nothing else sets that
+            made = None if tracker.rates.changes else making_line(tracker.optimizer, tracker.step_site)
+            site = made or tracker.step_site
         if site is not None:
             finding.sentence = f"{format_site(site)}: {finding.sentence}"
             finding.evidence |= {"file": site[0].co_filename, "line": site[1]}
@@ -216,9 +225,8 @@ class OptimizerOutput:
 
     def write_diagnosis(self, folder: Path, final: Diagnosis, watch: dict[str, Any]) -> None:
         outcome = Outcome(self.status, self.error, self.num_updates, self.metrics.applied, seconds=self.seconds)
-        job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
         code = int(final.unhealthy or self.status == "failed")
-        ending.write(folder, ending.content(folder, final, outcome, None, code, job))
+        diagnosis_file.write(folder, diagnosis_file.content(folder, final, outcome, code, watch=watch))
         run_page.finished(folder, {})
 
     def report(self, faults: list[FaultRecord], scaled: bool, several: bool) -> list[str]:

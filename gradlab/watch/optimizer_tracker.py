@@ -14,6 +14,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.constant_answers import ConstantAnswer
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep
 from gradlab.watch.manual_gradients import Reference, manual_factor, reference
+from gradlab.watch.rates import Rates
 from gradlab.watch.source_lines import skipping_line
 from gradlab.watch.update_metrics import elements
 
@@ -23,8 +24,6 @@ EARLY = 2
 """Updates after which parameters may be frozen on purpose: nobody begins to train them for fewer."""
 OPPOSITE = -0.1
 """Cosine below which gradients are opposed."""
-GONE = 1e-3
-"""Part of the highest learning rate at which nothing is trained any more."""
 TARGETS = 3
 """Passes whose targets are compared with those of as many others."""
 NAMES = 3
@@ -61,6 +60,8 @@ class OptimizerTracker:
     """Whether the gradients were written to outside of observed calls since the last step."""
     writes_manually: bool = False
     """Whether they ever were, other than to zero them."""
+    given_gradients: bool = False
+    """Whether a backward pass was ever given a gradient to begin with, whose sign may be any."""
     manually_reduced: bool = False
     """Whether the loop has summed the gradients over ranks itself since the last step."""
     manual_factors: list[float] = field(default_factory=list)
@@ -136,14 +137,7 @@ class OptimizerTracker:
     """Those of them that added to the gradients."""
     unreached: int = 0
     """The latest steps, each after backward passes that added nothing to the gradients, which earlier ones had fed."""
-    first_rate: float = 0.0
-    """The learning rate of its first update."""
-    peak_rate: float = 0.0
-    """The highest learning rate so far."""
-    last_alive: int = 0
-    """The latest update whose learning rate was over `GONE` of that."""
-    latest_rate: tuple[float, int] = (0.0, 0)
-    """The latest learning rate, and the update from which on it is that."""
+    rates: Rates = field(default_factory=Rates)
     backward_site: CallSite | None = None
     """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
@@ -246,15 +240,6 @@ class OptimizerTracker:
                 self.frozen_steps + 1,
             )
 
-    def note_rate(self, rate: float) -> None:
-        """After a step: its learning rate."""
-        self.first_rate = self.first_rate or rate
-        if rate != self.latest_rate[0]:
-            self.latest_rate = rate, self.attempts
-        if rate > GONE * self.peak_rate:
-            self.last_alive = self.attempts
-            self.peak_rate = max(self.peak_rate, rate)
-
     def note_groups(self) -> None:
         """Now and then, and at the end: which groups have a learning rate?"""
         rates = ((id(group), group.get("lr", 1.0)) for group in self.optimizer.param_groups)
@@ -277,6 +262,13 @@ class OptimizerTracker:
         """At a step: does its gradient come through weights of other optimizers?"""
         if len(self.through) < MAX_SAMPLED:
             self.through += [(b, v) for b in self.unused for v, u in b.between if u == self.index]
+
+    @property
+    def descends(self) -> bool:
+        """Whether its steps are known to make small what goes backward."""
+        theirs = type(self.optimizer).__module__.startswith("torch.optim")
+        turned = self.given_gradients or self.writes_manually
+        return theirs and not turned and not any(group.get("maximize") for group in self.optimizer.param_groups)
 
     @property
     def opponents(self) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -17,6 +18,9 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 TURNS = {"unsqueeze", "view", "reshape", "squeeze", "__getitem__", "transpose", "permute", "__get__", "contiguous"}
 EXCHANGES = {"transpose", "permute", "__get__"}
 MATMULS = {"matmul", "__matmul__", "bmm"}
+
+KEPT = {"log", "clamp", "clamp_min", "add", "__add__", "neg", "__neg__"}
+PICKS = {"gather", "__getitem__"}
 
 
 class ShareAxes:
@@ -31,6 +35,8 @@ class ShareAxes:
         from which they come, has them."""
         self.products: Any = WeakTensorKeyDictionary()
         """Product with such weights -> the weights."""
+        self.classes: Any = WeakTensorKeyDictionary()
+        """(N, C) that sums to 1 over the samples, or its logarithm -> the line."""
         self.samples: set[int] = set()
         """Samples that losses were computed of."""
         self.found: list[tuple[int, CallSite | None, str]] = []
@@ -46,8 +52,16 @@ class ShareAxes:
         given = [each for each in args if isinstance(each, Tensor)]
         if name.endswith("_loss") or "entropy" in name:
             self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
-        elif name == "softmax":
-            self.shares[result] = bool(given) and compared(given[0]) is not None
+        elif name in ("softmax", "log_softmax"):
+            if name == "softmax":
+                self.shares[result] = bool(given) and compared(given[0]) is not None
+            shares = result.detach() if name == "softmax" else result.detach().exp()
+            if result.dim() == 2 and min(result.shape) > 1 and are_shares(shares, 0) and not are_shares(shares, 1):
+                self.classes[result] = call_site()
+        elif given and given[0] in self.classes and name in KEPT:
+            self.classes[result] = self.classes[given[0]]
+        elif (known := [each for each in given if each in self.classes]) and name in PICKS:
+            self.found += picked(name, args, known[0], self.classes[known[0]])
         elif len(given) == 1 and name in TURNS and given[0] in self.shares:
             self.shares[result] = self.shares[given[0]] and name not in EXCHANGES
         elif len(given) == 2 and name in ("mul", "__mul__", "__rmul__"):
@@ -81,3 +95,18 @@ class ShareAxes:
         known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]
         yield from known[:1]
         self.forget()
+
+
+def picked(name: str, args: list[Any], shares: Tensor, site: CallSite | None) -> list[tuple[int, CallSite | None, str]]:
+    """Of shares over the samples: labels that pick a class of each sample, by an index."""
+    rows, classes = shares.shape
+    labels: Any = None
+    if name == "gather" and args[1] in (1, -1):
+        labels = args[2].flatten()
+    elif name == "__getitem__" and isinstance(args[1], tuple) and len(args[1]) == 2:
+        first, second = args[1]
+        if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
+            labels = second.flatten() if torch.equal(first.cpu(), torch.arange(len(first))) else None
+    if labels is None or len(labels) != rows or (rows == classes and len(labels.unique()) == rows):
+        return []  # each row is compared with each other, as of two views
+    return [(0, site, "the probabilities of the classes sum to 1 over dimension 0, the samples")]

@@ -103,6 +103,26 @@ def freezing_line(code: CodeType) -> CallSite | None:
     return (code, found[0]) if len(found) == 1 else None
 
 
+def setting_line(code: CodeType, name: str) -> CallSite | None:
+    """The line that sets an attribute or a key of this name, if there is only one in the function, or in its file."""
+    for nodes in (walk(statements(code)), ast.walk(parsed(code))):
+        if len(found := {number for node in nodes for number in set_by(node, name)}) == 1:
+            return code, found.pop()
+    return None
+
+
+def set_by(node: Any, name: str) -> Iterator[int]:
+    """The lines of a statement or of a dictionary that set it; attributes of `self` are others."""
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            key = getattr(target.slice, "value", None) if isinstance(target, ast.Subscript) else None
+            attribute = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") != "self"
+            if key == name or (attribute and target.attr == name):  # type: ignore[attr-defined]
+                yield node.lineno
+    elif isinstance(node, ast.Dict) and name != "lr":
+        yield from (line(each) for each in node.keys if isinstance(each, ast.Constant) and each.value == name)
+
+
 def assignment_line(thing: Any) -> CallSite | None:
     """The line in a running function at which the variable or attribute that holds an object is assigned to a call."""
     found: list[CallSite] = []

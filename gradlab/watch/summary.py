@@ -12,6 +12,10 @@ from gradlab.watch.call_site import format_site
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules.lr_schedule import LONG
+
+SHOWN = 3
+"""Optimizers that are shown though they made few updates, as where one is made for each batch."""
 
 
 def report_lines(
@@ -19,7 +23,9 @@ def report_lines(
 ) -> list[str]:
     """The reports of all optimizers. faults_of: an optimizer's mistakes. scaled: whether a loss scale is in use."""
     several = len(outputs) > 1
-    return [line for o in outputs for line in o.report(faults_of(o.tracker), scaled, several)]
+    short = [o for o in outputs if o.num_updates < LONG and not faults_of(o.tracker)][SHOWN:]
+    lines = [line for o in outputs if o not in short for line in o.report(faults_of(o.tracker), scaled, several)]
+    return [*lines, *[f"{len(short)} other optimizers made fewer than {LONG} updates each"] * bool(short)]
 
 
 def facts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from gradlab.watch.broadcasts import above_the_model
 from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import argument, tensors_in
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 IN_A_ROW = 4
@@ -30,8 +32,8 @@ class ThrownLosses:
     def forget(self) -> None:
         self.tracker: OptimizerTracker | None = None
         self.num_losses = 0
-        self.numbers: dict[tuple[CallSite, ...], list[int]] = {}
-        """Lines of the user's functions that were running -> numbers of the losses that were computed there."""
+        self.numbers: dict[tuple[tuple[CallSite, ...], tuple[int, ...]], list[int]] = {}
+        """Lines of the user's functions that were running, and instructions -> numbers of the losses made there."""
         self.used: set[int] = set()
         """Numbers of the losses that went backward."""
 
@@ -41,12 +43,14 @@ class ThrownLosses:
         return tracker.attempts == 1 or self.is_pending
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name == "grad":
+            self.at_backward(tensors_in([argument(args, kwargs, 0, "outputs")]))
         is_loss = "loss" in name or "entropy" in name or name == "kl_div"
         if not is_loss and (name not in REDUCTIONS or not isinstance(args[0], Tensor) or args[0].numel() < 2):
             return
         node: Any = result.grad_fn if isinstance(result, Tensor) and result.dim() == 0 else None
         if node is not None and node.metadata.setdefault(NUMBER, self.num_losses) == self.num_losses:
-            self.numbers.setdefault(call_stack(), []).append(self.num_losses)
+            self.numbers.setdefault((call_stack(), instructions()), []).append(self.num_losses)
             self.num_losses += 1
 
     def at_backward(self, roots: list[Tensor]) -> None:
@@ -56,7 +60,7 @@ class ThrownLosses:
 
     def end(self) -> Iterator[Violation]:
         thrown = {}
-        for stack, numbers in self.numbers.items():
+        for (stack, _), numbers in self.numbers.items():
             if len(numbers) > 1 and [n in self.used for n in numbers] == [False] * (len(numbers) - 1) + [True]:
                 thrown[stack] = len(numbers)
         self.in_a_row = (self.in_a_row + 1) * bool(thrown)
@@ -65,3 +69,12 @@ class ThrownLosses:
             stack, many = next(iter(thrown.items()))
             yield "losses-thrown-away", stack[0], f"{many - 1} of {many} in an update"
         self.forget()
+
+
+def instructions() -> tuple[int, ...]:
+    """Of each function that is running: a line may compute one loss, and log another."""
+    frame, found = sys._getframe(1), []
+    while frame is not None:
+        found.append(frame.f_lasti)
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)

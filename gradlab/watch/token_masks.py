@@ -19,6 +19,8 @@ HIDDEN = -100.0
 """What is added to hide an entry, or less."""
 VANISHING = 1e-30
 """Weight of an entry that is hidden so, at most."""
+PADDED = 0.05
+"""Share of targets that are padding, above which they have a part in what is learnt."""
 FEW = 16
 """Targets from which nothing is concluded."""
 
@@ -63,6 +65,7 @@ class TokenMasks:
             target = argument(args, kwargs, 1, "target")
             if isinstance(target, Tensor) and not target.is_floating_point() and target.numel() >= FEW:
                 self.targets.append((call_site(), target))
+                self.note_counted(target, result, args, kwargs)
 
     def note(self, steps: int, hidden: Tensor | None, causal: bool) -> None:
         """hidden: (..., T, T), which steps are."""
@@ -87,6 +90,18 @@ class TokenMasks:
         if bool(is_padding.any()) and torch.equal(hidden, ~is_padding):
             self.found.append(("padding-mask-inverted", call_site(), ""))
 
+    def note_counted(self, target: Tensor, result: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Whether targets that are padding, by the embedding of the same tokens, have a loss."""
+        tokens, padding = self.tokens[-1]
+        weight, ignored = argument(args, kwargs, 2, "weight"), kwargs.get("ignore_index", -100)
+        if padding is None or padding == ignored or weight is not None or shift_of(tokens, target) is None:
+            return
+        is_padding = target == padding
+        share = is_padding.float().mean().item()
+        if not result.dim() and share > PADDED and have_an_end(target, len(tokens), padding):
+            detail = f"{share:.0%} of its targets are {padding}, the padding of the embedding, which it does not ignore"
+            self.found.append(("loss-input", call_site(), detail))
+
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""
 
@@ -104,6 +119,16 @@ class TokenMasks:
 def hides(mask: Tensor) -> Tensor:
     """Of a mask whose True, or negative numbers, hide an entry."""
     return mask if mask.dtype is torch.bool else mask <= HIDDEN
+
+
+def have_an_end(target: Tensor, samples: int, padding: int) -> bool:
+    """Whether one and the same token stands before the padding of all samples: else the padding is what ends them."""
+    if target.numel() % samples:
+        return False
+    rows = target.reshape(samples, -1)
+    first = ((rows[:, 1:] == padding) & (rows[:, :-1] != padding)).nonzero()
+    last = rows[first[:, 0], first[:, 1]]
+    return len(last) > 2 and bool((last == last[0]).all())
 
 
 def shift_of(tokens: Tensor, target: Tensor) -> int | None:

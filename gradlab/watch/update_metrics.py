@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradlab.diagnosis.oneshot import fetched
+from gradlab.diagnosis.gradient_check import fetched
 from gradlab.diagnosis.replay.ranges import dense
 from gradlab.measure.attempt import HostCopy
 from gradlab.measure.monitor import Monitor

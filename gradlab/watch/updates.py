@@ -73,10 +73,8 @@ def judge_step(
 def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None:
     """Record an update that was attempted, or abandoned. skipped: as far as it is known on the host."""
     lr = tracker.optimizer.param_groups[0]["lr"]
-    if isinstance(lr, Tensor):
-        lr = lr.detach().clone()
-    else:
-        tracker.note_rate(lr)
+    lr = lr.detach().clone() if isinstance(lr, Tensor) else lr
+    tracker.rates.note(tracker.optimizer, tracker.attempts)
     metrics = loop.outputs[tracker.index].metrics
     own = tracker.own
     losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
@@ -89,6 +87,7 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         metrics.stepped(loss, lr, skipped)
     tracker.attempts += 1
     tracker.stepped()
+    loop.seen.ask(loop.statistics.after_step, tracker)
     loop.follow_update(tracker)
     if tracker.attempts % CHECK_PARAMETERS_EVERY == 0:
         tracker.note_groups()

@@ -19,6 +19,7 @@ from gradlab.watch.observers.backward import BackwardObserver
 from gradlab.watch.observers.clipping import ClippingObserver
 from gradlab.watch.observers.forward import ForwardObserver
 from gradlab.watch.observers.grad_scaler import GradScalerObserver
+from gradlab.watch.observers.hooks import HookObserver
 from gradlab.watch.observers.lr_schedule import ScheduleObserver
 from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
@@ -81,6 +82,7 @@ class Watch:
         self.loop.followed.guarded = self.instrumentation.guarded
         self.discovery = OptimizerDiscovery(self.loop, track=optimizer is None)
         self.schedule_observer, self.flag_observer = ScheduleObserver(self.loop), FlagObserver(self.loop)
+        self.hook_observer = HookObserver(self.loop)
         self.observers: list[Observer] = [
             ForwardObserver(self.loop),
             BackwardObserver(self.loop),
@@ -92,6 +94,7 @@ class Watch:
             self.flag_observer,
             AllReduceObserver(self.loop),
             StateDictObserver(self.loop),
+            self.hook_observer,
         ]
         self.status = "completed"
         self.error: str | None = None
@@ -188,6 +191,8 @@ class Watch:
                 since = tracker.attempts - tracker.unreached + 1
                 detail = f"from update {since} on"
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
+        for tracker in loop.trackers[:1]:
+            loop.add_violations(tracker, ask(loop.statistics.at_end, loop.reads.writes, default=[]), at_end=True)
         if (origin := loop.not_finite.found) is not None and origin.tracker is not None:
             loop.add_fault("not-finite", origin.site, origin.tracker, origin.words, update=origin.update)
         names = ask(loop.unheld.names)
@@ -196,7 +201,7 @@ class Watch:
             detail, made = listed([names[p] for p in weights]), making_line(tracker.optimizer, tracker.step_site)
             detail = f"the optimizer made here does not hold {detail}" if made else detail
             loop.add_fault("weights-without-optimizer", made or tracker.step_site, tracker, detail, at_end=True)
-        for each in (self.discovery, self.schedule_observer, self.flag_observer):
+        for each in (self.discovery, self.schedule_observer, self.flag_observer, self.hook_observer):
             ask(each.at_end)
 
     def faults_of(self, tracker: OptimizerTracker) -> list[FaultRecord]:

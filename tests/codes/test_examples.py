@@ -32,6 +32,9 @@ USED = {
     "scaler.": "scaler = torch.amp.GradScaler('cuda')\n",
     "scheduler.": "scheduler = CosineAnnealingLR(optimizer, T_max=10)\n",
     "no_sync": "model = DistributedDataParallel(model)\n",
+    "judge(": "maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)\n"
+    "first = torch.optim.SGD(judge.parameters(), lr=0.1)\n"
+    "second = torch.optim.SGD(maker.parameters(), lr=0.1)\n",
 }
 """What an example may use that comes before its loop."""
 WHOLE = (

@@ -28,8 +28,7 @@ from gradlab.config.remedy import (
 )
 from gradlab.config.remedy_option import Remedy
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.remedies import candidates
-from gradlab.remedies.candidates import remedies
+from gradlab.remedies.candidates import candidates_for
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposals import LIKELY, proposals
 from gradlab.runs.replay import recomposed
@@ -86,7 +85,7 @@ def test_fields_that_an_experiment_sets_go_with_the_option_that_a_remedy_replace
     flat, _ = treat(*given, "+remedy=bf16")
     assert flat["precision"] == "bf16" and "precision.init_scale" not in flat
     e = Evidence("scale_collapse", ratios=[0.05], planned=100)
-    first, second = remedies(e, schema.to_config(composed(*given)), given)
+    first, second = candidates_for(e, schema.to_config(composed(*given)), given)
     assert first.overrides == ["+remedy=bf16"] and second.overrides == ["optimizer.lr=0.0002"]
 
 
@@ -184,7 +183,7 @@ def test_every_file_is_a_remedy_under_its_own_name_in_the_order_given() -> None:
 )
 def test_suggestions_compose_to_what_they_make(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pasted after the run's own overrides, each gives the run's configuration with that one change."""
-    monkeypatch.setattr(candidates, "compose", lambda overrides, name="config": composed(*overrides))
+    monkeypatch.setattr("gradlab.config.remedy.compose", lambda overrides: composed(*overrides))
     given = [*given, "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]
     base = composed(*given)
     failed = schema.to_config(base)
@@ -192,7 +191,7 @@ def test_suggestions_compose_to_what_they_make(given: list[str], monkeypatch: py
     found = {  # many verdicts have the same
         tuple(t.overrides): (p, t)
         for verdict in LIKELY
-        for t in remedies(replace(measured, verdict=verdict), failed, given, search=True)
+        for t in candidates_for(replace(measured, verdict=verdict), failed, given, search=True)
         for p in proposals(replace(measured, verdict=verdict), failed, search=True)
         if p.remedy is not None and label(p.name.split("+")) == t.name and p.why == t.why and t.overrides
     }
@@ -217,7 +216,7 @@ def test_a_treated_run_that_fails_is_told_its_remedy_in_plain_overrides() -> Non
     made = treated(composed(*given), given)
     assert untreated(given, made.remedy) == ["+experiment=exploding", "optimizer.lr=0.01"]
     e = Evidence("exploding", ratios=[50.0], weights=13.0, planned=100)
-    tries = remedies(e, made.config, untreated(given, made.remedy))
+    tries = candidates_for(e, made.config, untreated(given, made.remedy))
     assert tries[0].overrides[0] == "clip=norm"
     assert pasted(untreated(given, made.remedy), tries[0].overrides)[:2] == untreated(given, made.remedy)
 

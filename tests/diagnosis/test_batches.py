@@ -18,6 +18,7 @@ from gradlab.data.base import Data, Splits, TensorSplit
 from gradlab.data.order import epoch_order
 from gradlab.data.spec import Spec
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.runs.job import Job
@@ -211,10 +212,10 @@ def test_of_many_spikes_one_that_is_followed_by_larger_losses_is_chance(hurts: l
         stream.observe(line(i, 90.0 if spikes else base, 1.2 if spikes else 1.0) | {"clip/coefficient": 0.5})
     told = diagnose(
         stream,
+        Measurements(clips=True),
         samples_of=lambda attempts: {
             a: ranked([Sample(i, 99 if i == 3 else 1, 1) for i in range(8)]) for a in attempts
         },
-        clips=True,
     )
     found = {f.code: f for f in told.findings}["bad_batch"]
     assert found.severity == severity

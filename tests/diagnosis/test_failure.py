@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradlab.diagnosis.replay.overflow import Overflow
-from gradlab.diagnosis.replay.replay import first_overflow
+from gradlab.diagnosis.replay.replay import replay
 from gradlab.update.loss import MeanSquaredError
 from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
 
@@ -31,7 +31,7 @@ class Then(nn.Module):
 
 def found(code: Callable[[Tensor], Tensor], option: PrecisionOption | None = None) -> Overflow:
     precision = (option or FP32()).build(CPU)
-    overflow = first_overflow(Then(code), MeanSquaredError(), precision, [(torch.ones(4, 2), torch.zeros(4, 3))])
+    overflow = replay(Then(code), MeanSquaredError(), precision, [(torch.ones(4, 2), torch.zeros(4, 3))]).first
     assert overflow is not None
     return overflow
 

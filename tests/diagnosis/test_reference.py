@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from gradlab.base.documented import documented
+from gradlab.base.docstrings import documented
 from gradlab.diagnosis.options import CODES, rule_classes
 from gradlab.diagnosis.reference import reference
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from gradlab.cli.replay import main
 from gradlab.data.spec import Spec
-from gradlab.diagnosis.replay.replay import first_overflow, replay
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.replay import replay
 from gradlab.models.base import ModelOption
 from gradlab.models.lstm import LSTMOption
 from gradlab.models.sigmoid_mlp import SigmoidMLPOption
@@ -30,6 +32,10 @@ from gradlab.update.stats import MicroBatch
 from gradlab.update.step import Update
 
 CPU = torch.device("cpu")
+
+
+def first_overflow(*update: Any, **given: Any) -> Overflow | None:
+    return replay(*update, **given).first
 
 
 class Net(nn.Module):

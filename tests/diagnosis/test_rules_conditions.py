@@ -9,6 +9,7 @@ from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, codes, drift, 
 
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, finished
 from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -54,7 +55,7 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         stream = MetricStream(Thresholds(), NAMES)
         for i, loss in enumerate(losses):
             stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1001.0]})
-        assert message in diagnose(stream, constant=constant).sentence
+        assert message in diagnose(stream, Measurements(constant=constant)).sentence
 
 
 def test_the_progress_of_a_loss_near_zero_is_no_share_of_it() -> None:
@@ -62,7 +63,7 @@ def test_the_progress_of_a_loss_near_zero_is_no_share_of_it() -> None:
         stream = MetricStream(Thresholds(), NAMES)
         for i in range(100):
             stream.observe(line(i, first if i < 50 else last))
-        assert progress(finished(stream, "completed", None)) == f"the loss {course} only"
+        assert progress(finished(stream, Measurements())) == f"the loss {course} only"
 
 
 def test_a_run_that_is_too_short_is_not_stuck() -> None:

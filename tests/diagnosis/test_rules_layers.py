@@ -9,6 +9,7 @@ from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, line, overflow
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -30,7 +31,7 @@ def recorded(
         moved = [1e-4 * norm for norm in EVEN[: len(record)]]
         layers: dict[str, Any] = {"grad/layer": record, "update/norm": moved, "param/norm": EVEN[: len(record)]}
         stream.observe(one | {"update/ratio": 1e-4}, layers)
-    return diagnose(stream, **rest)
+    return diagnose(stream, Measurements(**rest))
 
 
 def one(found: Diagnosis, code: str) -> Finding | None:
@@ -92,7 +93,10 @@ def test_vanishing_over_time_is_of_the_whole_run() -> None:
 
 def test_vanishing_cannot_be_checked_in_a_short_run_or_with_one_layer() -> None:
     assert "vanishing" in recorded([STEEP] * 39).unchecked and "vanishing" in recorded([STEEP] * 40).checked
-    assert recorded([[1.0]] * 100, names=NAMES[:1]).unchecked["vanishing"] == "the model has one layer"
+    assert (
+        recorded([[1.0]] * 100, names=NAMES[:1]).unchecked["vanishing"]
+        == "the weights that are trained are of one layer"
+    )
     stream = MetricStream(Thresholds(), NAMES[:1])
     for i in range(100):
         stream.observe(line(i, 2.0), {"grad/layer": [1.0], "time/ratio": [1e6]})

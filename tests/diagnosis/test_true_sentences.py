@@ -9,6 +9,7 @@ from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -108,7 +109,7 @@ def test_an_activation_is_a_cause_of_vanishing_only_where_the_model_has_one(oper
     stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
-    causes = told(diagnose(stream, inspection=seen), "vanishing").causes
+    causes = told(diagnose(stream, Measurements(inspection=seen)), "vanishing").causes
     assert any("tanh" in c for c in causes) == (operation == "tanh") and "initial weights that are too small" in causes
 
 
@@ -169,7 +170,7 @@ def test_what_a_model_has_is_not_what_it_lacks(residual: bool, normalised: bool)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
     seen = Inspection(residual=residual, normalised=normalised)
-    said = " ".join(told(diagnose(stream, inspection=seen), "vanishing").causes)
+    said = " ".join(told(diagnose(stream, Measurements(inspection=seen)), "vanishing").causes)
     assert ("residual" not in said) == residual and ("normalisation" not in said) == normalised
 
 
@@ -203,6 +204,12 @@ def test_the_rate_is_the_first_cause_only_where_updates_show_it(ratio: float, ca
     assert (
         ("the learning rate is too high" in causes) == (causes[0] == "the learning rate is too high") == (ratio > 0.1)
     )
+
+
+def test_the_layer_with_the_most_dead_units_is_named() -> None:
+    lines = [line(i, 2.0) for i in range(1, 101)]
+    dead = Inspection([ActivationOutput(name, "ReLU", None, share) for name, share in (("a", 0.91), ("b", 1.0))])
+    assert told(verdict(lines, inspection=dead, constant=2.0), "dead_units").evidence["module"] == "b"
 
 
 def test_layers_that_no_gradient_reaches_do_not_vanish() -> None:
@@ -285,7 +292,7 @@ def test_clipping_starves_layers_only_where_it_scales_the_whole_and_they_stand_s
         one = line(i + 1, 2.0) | {"clip/coefficient": 1e-3, "update/ratio": 0.5}
         layers = {"grad/layer": [1.0, 1e3, 1.0, 1.0], "update/norm": [rest, 1.0, rest, rest], "param/norm": [1.0] * 4}
         stream.observe(one, layers)
-    assert told(diagnose(stream, clips=True, clips_whole=whole), "dominant_layer").severity == severity
+    assert told(diagnose(stream, Measurements(clips=True, clips_whole=whole)), "dominant_layer").severity == severity
 
 
 @pytest.mark.parametrize("clipped", [600, 599])
@@ -343,3 +350,32 @@ def test_losses_that_are_nan_to_the_end_are_neither_infinite_nor_too_few() -> No
     unknown = [{k: v for k, v in line(i, 0.0).items() if k != "train/loss"} for i in range(1, 150)]
     reasons = verdict(unknown).unchecked
     assert reasons["diverged"] == "its losses are not known" and "fewer" not in str(reasons)
+
+
+def test_the_beginning_and_the_end_of_a_loss_are_told_by_one_statistic() -> None:
+    """A skewed loss has a median far below its mean, at the beginning as at the end."""
+    skewed = [1.0, 1.0, 1.0, 1.0, 6.0] * 100
+    assert told(verdict([line(i, loss) for i, loss in enumerate(skewed, 1)]), "not_learning").sentence.startswith(
+        "the loss did not improve: 2 to 2"
+    )
+
+
+def test_the_usual_norm_of_the_first_tenth_is_that_of_the_first_tenth() -> None:
+    norms = [float(i) for i in range(1, 501)]
+    sentence = told(verdict([line(i, 1.0 / i, norm) for i, norm in enumerate(norms, 1)]), "growing_norm").sentence
+    assert "25.5 is usual in its first tenth, and 476 in its last" in sentence
+
+
+def test_clipping_that_never_acted_is_said_of_the_updates_that_were_applied() -> None:
+    lines = [line(i, loss) for i, loss in enumerate(FALLING, 1)]
+    skipped = [line(len(lines) + 1, 1.0, math.inf, True)]
+    for given, words in ((lines, "never acted: the largest norm"), (lines + skipped, "in an update that was applied")):
+        assert words in told(verdict(given, clips=True), "clip_idle").sentence
+
+
+def test_gradients_of_exactly_zero_have_no_ratio() -> None:
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        stream.observe(line(i, loss), {"grad/layer": [0.0] * (len(NAMES) - 1) + [1.0]})
+    sentence = told(diagnose(stream), "vanishing").sentence
+    assert sentence.startswith("early layers' gradients are usually exactly zero") and "inf" not in sentence

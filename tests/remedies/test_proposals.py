@@ -13,22 +13,22 @@ from gradlab.config.schema import Config, to_config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.measure.record import summed
-from gradlab.remedies.candidates import SHOWN, Try, remedies
+from gradlab.remedies.candidates import SHOWN, Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence
 from gradlab.runs.record import RunRecord
 
 CUSTOM = ("model=custom", "model.target=nets:Tiny")
 
 
-def tries(e: Evidence, *given: str, search: bool = False) -> list[Try]:
-    return remedies(e, config(*given), ["trainer.progress=none", *given], search)
+def tries(e: Evidence, *given: str, search: bool = False) -> list[Candidate]:
+    return candidates_for(e, config(*given), ["trainer.progress=none", *given], search)
 
 
 def config(*given: str) -> Config:
     return to_config(composed(*given))
 
 
-def value(found: Sequence[Try], field: str) -> float:
+def value(found: Sequence[Candidate], field: str) -> float:
     """What the first of the suggestions sets a field to."""
     return float(next(o for o in found[0].overrides if o.startswith(f"{field}=")).partition("=")[2])
 
@@ -54,6 +54,16 @@ def test_a_late_overflow_of_updates_far_too_large_is_given_updates_of_the_usual_
     e = Evidence("exploding", failed_at=300, planned=600, ratios=[0.5] * 5, overflow=o)
     made = value(tries(e, *CUSTOM, "optimizer.lr=0.1"), "optimizer.lr")
     assert made == pytest.approx(0.1 * TYPICAL_RATIO / 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("verdict", ["exploding", "diverged"])
+def test_samples_that_stand_out_and_a_momentum_far_above_the_usual_come_before_the_rate(verdict: str) -> None:
+    given = (*CUSTOM, "optimizer=sgd", "optimizer.lr=0.03")
+    e = Evidence(verdict, {"bad_batch": {"samples": [7, 3]}}, ratios=[0.1] * 5, planned=500)
+    assert tries(e, *given)[0].overrides == ["data.without=[3, 7]"]
+    e = replace(e, found={})
+    assert tries(e, *given, "optimizer.momentum=0.999")[0].overrides == ["optimizer.momentum=0.9"]
+    assert tries(e, *given, "optimizer.momentum=0.9")[0].overrides[0].startswith("optimizer.lr=")
 
 
 @pytest.mark.parametrize("given", [["clip=norm", "clip.max_norm=0.001"], ["clip=value", "clip.max_value=0.001"]])

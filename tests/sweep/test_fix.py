@@ -246,6 +246,12 @@ def test_what_did_not_cure_is_told_by_its_values_and_how_it_ended() -> None:
 def test_an_estimate_says_what_it_assumes() -> None:
     said = " ".join(fix_report.estimate(plan(), 2.0))
     assert "2 s" in said and "as fast" in said and "at most" not in said
+    many = plan([replace(WARM, overrides=[f"optimizer.lr={i}"]) for i in range(5)])
+    assert "optimizer.lr=2; and 2 more" in fix_report.estimate(many, 2.0)[0]
+
+
+def test_an_interval_ends_at_all_of_what_there_is() -> None:
+    assert fix_report.share({"mean": 0.95, "low": 0.82, "high": 1.08}) == "+95.0% [+82.0%, +100.0%]"
 
 
 def test_raised_rates_and_loosened_bounds_are_not_shrunk() -> None:

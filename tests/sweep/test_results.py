@@ -10,6 +10,7 @@ import sweeps
 
 from gradlab.base.fields import value
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.curve import curve
 from gradlab.runs.measured import lost_at, measured
@@ -92,7 +93,7 @@ def followed(losses: list[float]) -> MetricStream:
 def test_a_run_learns_in_its_map_and_in_a_search_if_it_does_in_its_diagnosis(
     tmp_path: Path, losses: list[float], constant: float | None, expected: bool
 ) -> None:
-    found = diagnose(followed(losses), constant=constant)
+    found = diagnose(followed(losses), Measurements(constant=constant))
     assert found.learns is expected
     folder = sweeps.job(
         tmp_path / "0", ["a=1"], losses, **found.as_dict() | {"ill": found.unhealthy, "verdict": "healthy"}

@@ -75,18 +75,18 @@ def test_the_curvature_of_the_example_is_what_it_says() -> None:
 
 @pytest.mark.slow
 def test_the_largest_stable_rate_of_gradient_descent_is_two_over_the_curvature(gradlab: Commands, here: Path) -> None:
-    swept = ["+data.kwargs.curvature=0.5,8", "trainer.updates=200", "hydra.sweeper.seeds=[0,1,2]"]
-    more = ["hydra/sweeper=boundary", "hydra.sweeper.tolerance=1.02", "hydra.sweep.dir=edge"]
+    swept = ["+data.kwargs.curvature=0.5,8", "trainer.updates=200", "hydra.sweeper.seeds=[0,1]"]
+    more = ["hydra/sweeper=boundary", "hydra.sweeper.tolerance=1.05", "hydra.sweep.dir=edge"]
     result = gradlab(*GD, *swept, *more, cwd=here, timeout=400)
     assert result.code == 0, result
     told = edges(here / "edge")
     for curvature, point in zip((0.5, 8.0), told["points"], strict=True):
         assert point["point"] == f"data.kwargs.curvature={curvature:g}"
-        assert len(point["edges"]) == 3
+        assert len(point["edges"]) == 2
         for found in point["edges"]:
             assert found["stable"] < 2 / curvature * 1.001 and found["lost"] > 2 / curvature * 0.999
-            assert found["lost"] / found["stable"] == pytest.approx(1.02, rel=1e-3)
-    assert "to a factor of 1.02" in result.out and "0 of 6 edges known" in result.out
+            assert found["lost"] / found["stable"] == pytest.approx(1.05, rel=1e-3)
+    assert "to a factor of 1.05" in result.out and "0 of 4 edges known" in result.out
 
 
 @pytest.mark.slow

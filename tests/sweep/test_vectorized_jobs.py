@@ -313,8 +313,6 @@ def test_a_fault_that_is_not_of_training_costs_one_lane(
     assert all(f"job {i}: " in told for i in (1, 2, 3))
 
 
-SIDES = {"resnet": 3, "rnn, fp16": 5, "transformer": 8}
-"""Of the others 6."""
 UPDATES = ("expect=any", "clip=norm", "monitor.step_every=0", "trainer.threads=1")
 MAPS: dict[str, tuple[str, ...]] = {
     "rnn": (*EXPLODING, "trainer.updates=20"),
@@ -353,7 +351,7 @@ MAPS: dict[str, tuple[str, ...]] = {
 def test_a_map_has_the_verdicts_of_the_jobs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Learning rates and max_norms, some of which explode; at the very edge chaos may decide one or two."""
     monkeypatch.setattr(checkpoint, "save", lambda path, state: None)  # of ResNets: gigabytes
-    side = SIDES.get(name, 6)
+    side = {"resnet": 3, "transformer": 5}.get(name, 4)
     lrs, norms = ([a * (b / a) ** (i / (side - 1)) for i in range(side)] for a, b in ((1e-3, 1e3), (1e-2, 1e4)))
     jobs = [(*MAPS[name], f"optimizer.lr={lr:.4g}", f"clip.max_norm={norm:.4g}") for lr in lrs for norm in norms]
     one_by_one(tmp_path / "alone", jobs)
@@ -363,4 +361,4 @@ def test_a_map_has_the_verdicts_of_the_jobs_alone(tmp_path: Path, monkeypatch: p
     ]
     apart = [(*jobs[i][-2:], a, b) for i, (a, b) in enumerate(zip(*verdicts, strict=True)) if a != b]
     print(name, Counter(verdicts[0]), "apart:", apart)
-    assert len(set(verdicts[0])) > 1 and len(apart) <= max(1, len(jobs) // 32), apart
+    assert len(set(verdicts[0])) > 1 and len(apart) <= 1, apart

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.train import build, build_data, snapshot
-from gradlab.train.unsaved import Unsaved, register_all
+from gradlab.train.unsaved_state import Unsaved, register_all
 
 DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
 

@@ -342,6 +342,18 @@ def test_targets_of_any_shape_are_a_plain_loop(tmp_path: Path, loss: tuple[str, 
     assert torch.allclose(weights(run.module), weights(plain), rtol=1e-5, atol=1e-6)
 
 
+def test_a_loss_of_ones_own_may_have_fewer_outputs_than_there_are_classes(tmp_path: Path) -> None:
+    """Of which there is no accuracy; a cross-entropy has no logit for the last class."""
+    model = ("model=custom", "model.target=nets:Tiny", "+model.kwargs.outputs=9", "data=digits", "trainer.epochs=2")
+    outcome = trainer(tmp_path, *model, "loss=custom", "loss.target=nets:ordinal").run()
+    assert outcome.eval[-1]["eval/loss"] < outcome.eval[0]["eval/loss"] and "eval/accuracy" not in outcome.eval[-1]
+    with pytest.raises(Invalid, match="has 9 outputs, but the data has 10 classes"):
+        trainer(tmp_path, *model)
+    loss = trainer(tmp_path / "more", *model, "loss=custom", "loss.target=nets:ordinal").loss
+    number = [loss.correct(torch.randn(4, n), torch.arange(4)) for n in (9, 10, 24)]
+    assert number[1] is not None and number[0] is None and number[2] is None, "embeddings are no scores"
+
+
 def test_a_loss_of_a_whole_batch_is_evaluated_on_batches_of_the_same_size(tmp_path: Path) -> None:
     """A sum over a batch is as many times larger as the batch is; training's and the evaluation's are compared."""
     model = ("model=custom", "model.target=nets:Denoiser", "data=custom", "data.target=nets:noisy_images")

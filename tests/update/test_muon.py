@@ -13,7 +13,7 @@ from helpers import differences, load, of_the_run, trainer, updates, weights
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
 from gradlab.sweep.vectorized.grouping import alone
-from gradlab.update.joined import Joined
+from gradlab.update.joined_optimizers import Joined
 from gradlab.update.muon import ends
 
 TEXT = (

@@ -96,7 +96,15 @@ def same_order(m, x, y):
     return F.mse_loss(one[one.argsort()], two[two.argsort()])
 
 
+def action_of_a_policy(m, x, y):
+    """Around a mean that noisy observations gave."""
+    policy = torch.distributions.Normal(m.same(x + 0.1 * torch.randn_like(x)), 1.0)
+    action = policy.sample()
+    return -(policy.log_prob(action).sum(1) * (y - y.float().mean())).mean()
+
+
 RIGHT = {
+    "action_of_a_policy": action_of_a_policy,
     "by_hand": all_with_all_by_hand,
     "same_means": same_means,
     "same_order": same_order,

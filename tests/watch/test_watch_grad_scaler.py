@@ -250,3 +250,80 @@ def test_a_loss_may_be_scaled_in_other_ways(backward, tmp_path):
             scaler.update()
     assert not watch.broken
     assert watch.faults == []
+
+
+def undivided(gradient, scale):
+    return gradient.square().sum()
+
+
+def one_sided(gradient, scale):
+    return 10 * (gradient.norm(2, 1) - 1).relu().mean()
+
+
+PENALTIES = {
+    "get_scale": lambda g, scale: (g / scale).square().sum(),
+    "inverse": lambda g, scale: (g * (1 / scale)).norm(2, 1).sub(1).square().mean(),
+    "with_the_samples": lambda g, scale: (g * (16 / scale)).square().sum(),
+    "norm": lambda g, scale: (g.flatten().norm() / scale).square(),
+    "direction": lambda g, scale: F.normalize(g, dim=1)[:, 0].mean(),
+    "squares": lambda g, scale: g.square().sum() / scale**2,
+    "inverse_squares": lambda g, scale: (1 / scale) ** 2 * g.pow(2).sum(),
+    "lengths": lambda g, scale: (g * g.square().sum(1, keepdim=True).rsqrt() - 1).square().mean(),
+    "layer_norm": lambda g, scale: F.layer_norm(g, (8,)).square().mean(),
+    "samples": lambda g, scale: (128 / scale * g).square().sum(),
+}
+
+
+@pytest.mark.parametrize("kind", ["undivided", "one_sided", *PENALTIES])
+def test_a_penalty_of_the_gradients_of_a_scaled_loss(kind, tmp_path):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    penalty = {"undivided": undivided, "one_sided": one_sided}.get(kind) or PENALTIES[kind]
+
+    def loop():
+        for x, y in batches(4):
+            x.requires_grad_()
+            loss = half_loss(model, (x, y))
+            (g,) = torch.autograd.grad(scaler.scale(loss), x, create_graph=True)  # here
+            scaler.scale(loss + 0.5 * penalty(g, scaler.get_scale())).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    with gradlab.watch(model, optimizer, scaler, folder=tmp_path, quiet=True) as watch:
+        loop()
+    assert not watch.broken
+    found = [(fault.name, fault.site[1]) for fault in watch.faults]
+    assert found == ([("loss-scaled-twice", marked(loop))] if kind not in PENALTIES else [])
+
+
+def of_the_norm(scaled, g):
+    return scaled + 0.1 * g.norm()
+
+
+def of_a_product(scaled, g):
+    return scaled + (g * torch.ones_like(g)).sum()
+
+
+def of_a_product_alone(scaled, g):
+    return (g * torch.ones_like(g)).sum()
+
+
+@pytest.mark.parametrize("total", [of_the_norm, of_a_product, of_a_product_alone, "given"])
+def test_what_grows_as_the_scale_is_scaled(total, tmp_path):
+    """The last one divides by the scale in the gradient that it begins with."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with gradlab.watch(model, optimizer, scaler, folder=tmp_path, quiet=True) as watch:
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            scaled = scaler.scale(loss := half_loss(model, (x.requires_grad_(), y)))
+            if total == "given":
+                (g,) = torch.autograd.grad(scaled, x, 1 / scaler._scale, create_graph=True)
+                scaler.scale(loss + g.square().sum()).backward()
+            else:
+                total(scaled, *torch.autograd.grad(scaled, x, create_graph=True)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert not watch.broken
+    assert not watch.faults

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import Adam
-from watched_loops import batches, net
+from watched_loops import batches, marked, net
 
 import gradlab
 
@@ -154,3 +154,48 @@ def test_a_loss_that_rises_by_a_part_that_is_a_number_is_not_said_to_diverge(tmp
     (found,) = [each for each in final.findings if each.code == "diverged"]
     assert found.severity == "warning" and found.causes[0] == "a term of the loss that nothing trains"
     assert final.verdict == "broken_graph"
+
+
+def quantised(first, table, x):
+    """The codes are to follow the states, and their loss is computed of what has lost their graph."""
+    hidden = first(x)
+    with torch.no_grad():
+        chosen = torch.cdist(hidden, table).argmin(1)
+    codes = table[chosen]
+    codes = hidden + (codes - hidden).detach()  # here
+    return codes, F.mse_loss(codes, hidden.detach())
+
+
+def test_a_value_that_only_chooses_is_not_where_the_graph_ends(tmp_path):
+    model, table = net(), nn.Parameter(torch.randn(8, 16))
+    optimizer = Adam([*model.parameters(), table], 1e-3)
+    with watched(tmp_path)(model, optimizer) as w:
+        for x, y in batches(25):
+            optimizer.zero_grad()
+            codes, commitment = quantised(model[:2], table, x)
+            (F.cross_entropy(model[2](codes), y) + commitment).backward()
+            optimizer.step()
+    assert [(f.name, f.site[1]) for f in w.faults] == [("graph-cut", marked(quantised))]
+
+
+def against(maker, judge, first, second, x):
+    """One network against another: the detach of the first loss is right, that of the second is not."""
+    made, one, zero = maker(x), torch.ones(len(x), 1), torch.zeros(len(x), 1)
+    loss = F.binary_cross_entropy_with_logits(judge(x), one)
+    loss = loss + F.binary_cross_entropy_with_logits(judge(made.detach()), zero)
+    first.zero_grad()
+    loss.backward()
+    first.step()
+    second.zero_grad()
+    F.binary_cross_entropy_with_logits(judge(made.detach()), one).backward()  # here
+    second.step()
+
+
+@pytest.mark.parametrize("judge_first", [False, True])
+def test_the_graph_of_a_network_ends_in_its_own_loss(judge_first, tmp_path):
+    maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+    first, second = Adam(judge.parameters(), 1e-3), Adam(maker.parameters(), 1e-3)
+    with watched(tmp_path)([maker, judge], [first, second] if judge_first else [second, first]) as w:
+        for x, _ in batches(25):
+            against(maker, judge, first, second, x)
+    assert {f.site[1] for f in w.faults} == {marked(against)}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 from torch.optim import Adam
 from watched_loops import batches, marked
@@ -121,6 +122,41 @@ def blanks_to_find(out, x, y):
     return transcribed(frames(out).log_softmax(-1), torch.randint(0, 4, (32,)))
 
 
+def never_below_zero(out, x, y):
+    return F.huber_loss(out.relu(), x[:, :4].log_softmax(1))  # here
+
+
+def never_above_one(out, x, y):
+    error = 255 * x[:, :4].sigmoid() - out.tanh()
+    return (error**2).mean()  # here
+
+
+def within_one(out, x, y):
+    return F.l1_loss(out.clamp(0, 1), 255 * x[:, :4].sigmoid())  # here
+
+
+def viewed_for_permuted(out, x, y):
+    frames = out.reshape(2, 8, 4).clone()
+    return F.cross_entropy(frames.view(2, 4, 8), y.view(2, 8))  # here
+
+
+def pixels(out, x, y):
+    image = F.conv2d(out[:, :, None, None].expand(-1, -1, 3, 3), torch.ones(4, 4, 1, 1))
+    return F.cross_entropy(image.reshape(-1, 4), y.repeat_interleave(9))  # here
+
+
+def softmax_before_log_softmax(out, x, y):
+    return F.nll_loss(out.softmax(1).log_softmax(1), y)  # here
+
+
+def sigmoid_of_a_relu(out, x, y):
+    return F.binary_cross_entropy(out.relu().sigmoid()[:, 0], (y > 1).float())  # here
+
+
+def over_another_dimension(out, x, y):
+    return F.nll_loss(out.view(4, 4, 4).log_softmax(1).flatten(0, 1), y)  # here
+
+
 WRONG = {
     "loss-broadcast": [column_against_row, row_against_column, advantage_in_a_column],
     "loss-input": [
@@ -143,6 +179,14 @@ WRONG = {
         logits_to_ctc,
         normalised_over_time,
         blanks_to_find,
+        never_below_zero,
+        never_above_one,
+        within_one,
+        viewed_for_permuted,
+        pixels,
+        softmax_before_log_softmax,
+        sigmoid_of_a_relu,
+        over_another_dimension,
     ],
 }
 
@@ -211,6 +255,23 @@ def names_of_classes(out, x, y):
     return F.cross_entropy(out[:4] @ NAMES(x[4:8]).T, torch.ones(4).long())
 
 
+def censored(out, x, y):
+    """Times of which the negative ones are lower bounds."""
+    p, times = F.softplus(out), torch.where(x[:, 4:] < 0, -x[:, :4].exp(), x[:, :4].exp())
+    return torch.where(times > 0, F.mse_loss(p, times, reduction="none"), F.relu(-times - p).square()).mean()
+
+
+def masked(out, x, y):
+    """All that lie outside are."""
+    targets = x[:, :4].log_softmax(1) * 9
+    return (F.l1_loss(out.relu(), targets, reduction="none") * (targets > -1)).sum()
+
+
+def some_missing(x):
+    """Targets of which some are missing."""
+    return torch.where(x[:, :4] > 0, x[:, :4].sigmoid(), -1.0)
+
+
 RIGHT = {
     "cosine": cosine_classifier,
     "names": names_of_classes,
@@ -234,11 +295,44 @@ RIGHT = {
     "logged": lambda out, x, y: F.kl_div(out.log_softmax(1), x[:, :4].log_softmax(1), log_target=True),
     "bounded": lambda out, x, y: F.binary_cross_entropy_with_logits(5 * out.sigmoid()[:, 0], 1.1 * (y > 1).float()),
     "signs": lambda out, x, y: F.soft_margin_loss(out[:, 0], 2 * (y > 1).float() - 1),
+    "within": lambda out, x, y: F.mse_loss(out.relu(), x[:, :4].abs()) + F.l1_loss(out.sigmoid(), x[:, :4].sigmoid()),
+    "scaled": lambda out, x, y: F.mse_loss(9 * out.tanh(), x[:, :4]),
+    "noisy": lambda out, x, y: F.mse_loss(out.relu(), x[:, :4].abs() + 0.02 * x[:, 4:]),
+    "censored": censored,
+    "masked_targets": masked,
+    "weighted": lambda out, x, y: ((x[:, :4] > 0) * (F.softplus(out) - x[:, :4]) ** 2).mean(),
+    "mostly_noise": lambda out, x, y: F.mse_loss(F.softplus(out), x[:, :4].abs() / 10 + x[:, 4:]),
+    "missing": lambda out, x, y: (
+        F.mse_loss(out.sigmoid(), some_missing(x), reduction="none") * (some_missing(x) > 0)
+    ).mean(),
+    "no_target": lambda out, x, y: (out.relu() - x[:, :4]).relu().mean() + (out.relu() + 2).square().mean(),
+    "clamped": lambda out, x, y: F.l1_loss(out.clamp(-9, 9), x[:, :4]) + (x[:, :4] - out).square().mean(),
+    "of_a_critic": lambda out, x, y: (out[:, 0] - out[:, 1]).mean() + (out - 1).mean(),
+    "divergence": lambda out, x, y: kl_divergence(Normal(out, 1.0), Normal(x[:, :4], 1.0)).mean(),
+    "members": lambda out, x, y: F.mse_loss(out, x[:, :1]) + F.mse_loss(out[:, :2], (y > 1)[:, None].float()),
+    "turned": lambda out, x, y: F.cross_entropy(out.reshape(2, 8, 4).permute(0, 2, 1), y.view(2, 8)),
+    "flattened": lambda out, x, y: F.cross_entropy(out.reshape(2, 8, 4).clone().view(-1, 4), y),
+    "smoothed": lambda out, x, y: F.cross_entropy(out, 0.9 * F.one_hot(y, 4) + 0.025),
+    "sigmoid": lambda out, x, y: F.binary_cross_entropy(out.tanh().sigmoid()[:, 0], (y > 1).float()),
+    "by_rarity": lambda out, x, y: F.cross_entropy(out, y, weight=1 / (1 + torch.bincount(y, minlength=4))),
+    "by_need": lambda out, x, y: F.cross_entropy(out[:, :2], 0 * y, weight=torch.tensor([3.0, 1.0])),
+    "rare": lambda out, x, y: F.binary_cross_entropy_with_logits(
+        out[:, 0], 1.0 * (y < 1), pos_weight=torch.ones(1) * 3
+    ),
+    "warm": lambda out, x, y: F.cross_entropy(twins(out, x) @ twins(out, x).T.detach() * 2, torch.arange(32)),
+    "of_one_number": lambda out, x, y: (
+        F.mse_loss(out[:, 0].relu(), x[:, 0].abs()) + F.l1_loss(out[:, 1].exp(), x[:, 1])
+    ),
+    "counts": lambda out, x, y: F.cross_entropy(out, (x[:, :4] > -1).float()),
+    "half": lambda out, x, y: F.nll_loss(out.bfloat16().log_softmax(1), y),
+    "costs": lambda out, x, y: F.cross_entropy(out, y, weight=1 + torch.bincount(y, minlength=4).float()),
+    "regret": lambda out, x, y: ((out.softmax(1) * x[:, :4]).sum(1) - x[:, :4].amin(1)).mean(),
+    "expected": lambda out, x, y: (out[:, 0] - x[:, 0]).mean() + (out[:, 0] - x[:, 0]).square().mean(),
     "towers": lambda out, x, y: F.nll_loss((out @ x[:, :4].T).log_softmax(0).T, torch.arange(16)) * 0 + out.mean(),
 }
 
 
 @pytest.mark.parametrize("kind", RIGHT)
-@pytest.mark.filterwarnings("ignore:reduction")
+@pytest.mark.filterwarnings("ignore:reduction", "ignore:Using a target size")
 def test_what_is_meant_is_not_reported(kind, tmp_path):
     assert not watched(RIGHT[kind], tmp_path).faults

@@ -71,6 +71,39 @@ def of_an_autoencoder(m, x, y, cut=False):
     return error + away  # here
 
 
+def of_a_wide_autoencoder(m, x, y, cut=False):
+    """Summed over each sample is the divergence alone."""
+    x = x.repeat(4, 4)
+    mean, spread = m.policy(x[:, :8]), m.student(x[:, :8])
+    away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()
+    error = F.binary_cross_entropy_with_logits(F.linear(m.body(x[:, :8]), torch.ones(32, 6)), x.sigmoid())
+    return error + away / (32 if cut else 1)  # here
+
+
+def of_distributions(m, x, y, cut=False):
+    x = x.repeat(4, 4)
+    posterior = torch.distributions.Normal(m.policy(x[:, :8]), m.student(x[:, :8]).exp())
+    away = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0))
+    error = F.mse_loss(F.linear(m.body(x[:, :8]), torch.ones(32, 6)), x, reduction="sum" if cut else "mean")
+    return error / (len(x) if cut else 1) + away.sum(-1).mean()  # here
+
+
+def with_the_wrong_sign(m, x, y, cut=False):
+    mean, spread = m.policy(x), m.student(x)
+    away = 0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()  # here
+    return F.mse_loss(m.body(x), x[:, :6], reduction="sum") / len(x) + (-away if cut else away)
+
+
+def of_a_mean(m, x, y, cut=False):
+    loss = F.cross_entropy(m.policy(x), y)
+    return loss / (1 if cut else x.shape[0])  # here
+
+
+def of_squares(m, x, y, cut=False):
+    error = (m.body(x) - x[:, :6]).square()
+    return (error.sum() / 6 if cut else error.mean()) * (1 / 16)  # here
+
+
 def of_an_average_error(m, x, y, cut=False):
     x = x.repeat(8, 1)
     error, away = (m.body(x) - x[:, :6]).abs().mean(), m.policy(x).square().sum()
@@ -81,6 +114,12 @@ def of_a_policy(m, x, y, cut=False):
     policy = Categorical(logits=m.policy(x))
     gain = policy.log_prob(policy.sample()) * (y - y.float().mean())
     return -(gain.mean() + 0.01 * policy.entropy().mean() * (1 if cut else -1))  # here
+
+
+def of_a_live_ratio(m, x, y, cut=False):
+    before, now = (Categorical(logits=m.policy(x)).log_prob(y) for _ in range(2))
+    ratio = (now - (before.detach() if cut else before)).exp()  # here
+    return -(ratio * (y - y.float().mean())).mean() + m.policy(x).square().mean()
 
 
 def of_a_clipped_policy(m, x, y, cut=False):
@@ -104,20 +143,22 @@ def of_the_teacher_alone(m, x, y, cut=False):
 
 TERMS = {
     "term-of-nothing-trained": [of_the_teacher_alone],
-    "mixed-reductions": [of_an_autoencoder, of_an_average_error],
+    "mixed-reductions": [of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder, of_distributions],
+    "loss-reversed": [with_the_wrong_sign],
+    "loss-divided-twice": [of_a_mean, of_squares],
     "entropy-penalised": [of_a_policy, of_a_clipped_policy],
-    "target-not-detached": [of_the_next_state, of_a_trajectory, of_a_teacher],
+    "target-not-detached": [of_the_next_state, of_a_trajectory, of_a_teacher, of_a_live_ratio],
     "advantage-not-detached": [of_an_episode],
     "loss-without-data": [of_twins, of_normalised_twins],
 }
 NAMED = [(name, loss) for name, losses in TERMS.items() for loss in losses]
 
 
-def faults_of(loss, tmp_path):
-    model = Parts()
+def faults_of(loss, tmp_path, model=None, updates=4):
+    model = model or Parts()
     optimizer = Adam(model.parameters(), 1e-3)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
-        for x, y in batches(4):
+        for x, y in batches(updates):
             optimizer.zero_grad()
             loss(model, x, y).backward()
             optimizer.step()
@@ -173,7 +214,43 @@ def logged(m, x, y):
     return F.cross_entropy(m.policy(x), y)
 
 
+def of_equal_scores(loss):
+    """Of a layer that begins at zero, in whose first updates all differences are zero."""
+
+    def of_the_policy(m, x, y):
+        with torch.no_grad():
+            for p in m.policy.parameters():
+                p.zero_()
+        return loss(m.policy(x), m.policy(-x), y)
+
+    return of_the_policy
+
+
+def of_halves(loss):
+    """Of two outputs of 32 samples, of 32 elements each."""
+
+    def of_wide_outputs(m, x, y):
+        x = x.repeat(4, 1)
+        one, two = (F.linear(layer(x), torch.eye(32, 4)) for layer in (m.policy, m.student))
+        return loss(one, two, x.repeat(1, 4))
+
+    return of_wide_outputs
+
+
 RIGHT = {
+    "consistent_and_certain": of_halves(
+        lambda a, b, x: F.mse_loss(a.softmax(1), x.softmax(1)) - ((p := a.softmax(1)) * p.log()).sum(1).mean()
+    ),
+    "disorder": of_halves(lambda a, b, x: F.mse_loss(b, x) - ((p := a.log_softmax(1)).exp() * p).sum(1).mean()),
+    "likelihood": of_halves(lambda a, b, x: 0.5 * (b.exp() * (a - x).square() - b).sum(1).mean() + F.mse_loss(a, x)),
+    "of_large_targets": of_halves(
+        lambda a, b, x: F.mse_loss(b, 9 * x) + 0.5 * (b.exp() + a.square() - b - 1).sum(1).mean()
+    ),
+    "shifted": of_equal_scores(
+        lambda z, _, y: -(z - z.max(-1, keepdim=True).values).exp().log_softmax(-1)[:, 0].mean()
+    ),
+    "ranking": of_equal_scores(lambda z, _, y: (z[:16, None, 0] - z[None, 16:, 0]).exp().mean()),
+    "ranked_pairs": of_equal_scores(lambda z, other, y: (z - other)[:, 0].exp().mean()),
     "frozen_for_a_while": frozen_for_a_while,
     "logged": logged,
     "small_part": of_a_small_part,
@@ -185,6 +262,7 @@ RIGHT = {
     "centred": lambda m, x, y: F.mse_loss(F.normalize(m.body(x), dim=0), F.normalize(m.body(-x), dim=0)),
     "differences": lambda m, x, y: (m.value(x)[:, 0] - m.value(-x)[:, 0] - y).square().mean(),
     "other_data": lambda m, x, y: F.mse_loss(m.body(x), m.body(-x)) + F.cross_entropy(m.policy(x), y),
+    "softmax_by_hand": lambda m, x, y: -(m.policy(x) - m.policy(x).logsumexp(1, keepdim=True)).exp()[:, 0].mean(),
     "apart": lambda m, x, y: F.cosine_similarity(m.body(x), m.body(-x)).mean(),
 }
 
@@ -192,3 +270,68 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 def test_its_correct_twin(kind, tmp_path):
     assert not faults_of(RIGHT[kind], tmp_path)
+
+
+class Weighed(Parts):
+    def __init__(self):
+        super().__init__()
+        self.scales = nn.Parameter(torch.zeros(2))
+
+
+def of_two(m, x, y):
+    return F.cross_entropy(m.policy(x), y), F.mse_loss(m.body(x), x[:, :6])
+
+
+def by_exponentials(m, x, y, cost=0):
+    total = 0
+    for scale, loss in zip(m.scales, of_two(m, x, y), strict=True):
+        total = total + torch.exp(-scale) * loss + cost * scale  # here
+    return total
+
+
+def by_variances(m, x, y, cost=0):
+    variances = 1 + m.scales.square() + m.scales.exp()
+    return (torch.stack(of_two(m, x, y)) / (2 * variances)).sum() + cost * variances.log().sum() / 2  # here
+
+
+@pytest.mark.parametrize("loss", [by_exponentials, by_variances])
+def test_weights_of_losses_that_nothing_keeps_up(loss, tmp_path):
+    found = faults_of(loss, tmp_path / "wrong", Weighed(), updates=8)
+    assert [(f.name, f.site[1], f.detail) for f in found] == [("learnt-weight-unbounded", marked(loss), "scales")]
+    assert not faults_of(lambda m, x, y: loss(m, x, y, cost=1), tmp_path / "right", Weighed(), updates=8)
+
+
+def of_two_passes(m, x, y):
+    sum(scale.exp().reciprocal() * loss for scale, loss in zip(m.scales, of_two(m, x, y), strict=True)).backward()
+    return m.scales.sum()
+
+
+def priced_in_a_hook(m, x, y):
+    if not m.scales._backward_hooks:
+        m.scales.register_hook(lambda g: g + 0.1)
+    return by_exponentials(m, x, y)
+
+
+def inverses(m, x, y):
+    one, two = of_two(m, x, y)
+    return (m.scales[0] + 2).exp() * one + two / (m.scales[0] + 2).exp()
+
+
+KEPT_UP = {
+    "cost_in_another_pass": of_two_passes,
+    "floor": lambda m, x, y: ((1 + m.scales.sigmoid()) * torch.stack(of_two(m, x, y))).sum(),
+    "clamp": lambda m, x, y: (m.scales.exp().clamp(min=0.1) * torch.stack(of_two(m, x, y))).sum(),
+    "clamped": lambda m, x, y: ((-m.scales.clamp(max=3)).exp() * torch.stack(of_two(m, x, y))).sum(),
+    "divided": lambda m, x, y: (torch.stack(of_two(m, x, y)) / m.scales.sigmoid()).sum(),
+    "hook": priced_in_a_hook,
+    "inverses": inverses,
+    "shares": lambda m, x, y: (m.scales.softmax(0) * torch.stack(of_two(m, x, y))).sum(),
+    "temperature": lambda m, x, y: F.cross_entropy(m.policy(x) * m.scales[0].exp(), y),
+    "of_a_score": lambda m, x, y: (m.scales[0].exp() * m.policy(x)).mean(),
+    "of_the_network_too": lambda m, x, y: m.scales[0].exp() * F.mse_loss(m.body(x) * m.scales[0].exp(), x[:, :6]),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT_UP)
+def test_learnt_weights_that_are_meant(kind, tmp_path):
+    assert not faults_of(KEPT_UP[kind], tmp_path, Weighed(), updates=8)

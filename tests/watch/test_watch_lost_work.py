@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import torch
 from torch import nn
 from torch.nn import functional as F
 from watched_loops import batches, loss_of, marked, pair
@@ -36,6 +37,25 @@ def micro_batches_and_one_that_is_measured(model, optimizer):
             (loss_of(model, batch) / 3).backward()
         loss_of(model, batch).item()
         optimizer.step()
+
+
+def penalties_of_gradients(model, optimizer):
+    for x, _ in batches(N):
+        x.requires_grad_(True)
+        optimizer.zero_grad()
+        loss = ((torch.autograd.grad(model(x).sum(), x, create_graph=True)[0].norm(2, 1) - 1) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+
+
+def parts_of_which_one_is_logged(model, optimizer):
+    for x, y in batches(N):
+        each = F.cross_entropy(model(x), y, reduction="none")
+        logged, loss = each[y < 2].sum().item(), each[y > 1].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return logged
 
 
 def a_layer_for_each_pass(model, optimizer):
@@ -127,6 +147,8 @@ def test_an_average_in_two_operations(tmp_path):
 RIGHT = [
     (the_smallest_of_several, {}),
     (micro_batches_and_one_that_is_measured, {}),
+    (penalties_of_gradients, {}),
+    (parts_of_which_one_is_logged, {}),
     (a_layer_that_stays, {}),
     (learners_that_are_copies, {}),
     (averages_in_place, {"copied": True}),

@@ -1,11 +1,12 @@
 """Training and evaluation mode, and windows: each mistake at its line, and nothing in its correct twin."""
 
 import pytest
+import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from watched_loops import batches, loss_of, net
-from watched_twins import Twins, dropping, validated
+from watched_twins import Twins, dropping, validated, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.parameters. is an empty generator")
 TWINS = Twins()
@@ -69,6 +70,49 @@ def batch_statistics_are_fixed_from_an_epoch_on(watch):
                 optimizer.step()
             validated(model)
     return w
+
+
+class StaysInEval(nn.Sequential):
+    def train(self, mode=True):
+        return super().train(False)
+
+
+def probed(model):
+    """The shape of features that only a new head is trained on."""
+    model[0].requires_grad_(False)
+    model.eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 8)).shape == (1, 4)
+
+
+def set_again(model):
+    validated(model)
+    model.train(False)
+
+
+def set_part_by_part(model):
+    validated(model)
+    model[0].train()
+    model[2].eval()
+
+
+def told_to_train(model):
+    validated(model)
+    model.train()
+
+
+@pytest.mark.parametrize("prepare", [probed, set_again, set_part_by_part, told_to_train])
+def test_a_mode_that_is_set_before_training_may_be_meant(prepare, tmp_path):
+    model = StaysInEval(*dropping()).requires_grad_()
+    nn.Sequential.train(model, True)
+    with watched(tmp_path)(model) as w:
+        prepare(model)
+        optimizer = SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+        for batch in batches(8):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert w.faults == []
 
 
 @wrong("zero-grad-missing")

@@ -64,7 +64,7 @@ def test_a_full_disk_ends_the_writing_and_not_the_watch(tmp_path, monkeypatch, c
 
         monkeypatch.setattr("gradlab.base.json_lines.Lines.write", full)
         monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full)
-        monkeypatch.setattr("gradlab.runs.ending.write_json", full)
+        monkeypatch.setattr("gradlab.runs.diagnosis_file.write_json", full)
         for batch in batches(3):
             loss_of(model, batch).backward()
             optimizer.step()

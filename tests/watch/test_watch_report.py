@@ -93,6 +93,16 @@ def test_parameters_that_are_trained_later(group, tmp_path):
     assert written[-1]["grad/norm"] == pytest.approx(norm, rel=1e-5)
 
 
+def test_many_optimizers_of_few_updates_are_counted(tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for _ in range(6):
+            train(model, SGD(model.parameters(), lr=0.1), 1)
+    verdicts = [each for each in watch.report().splitlines() if "verdict: too_short" in each]
+    assert len(verdicts) == 3
+    assert "3 other optimizers made fewer than 40 updates each" in watch.report()
+
+
 def test_a_model_without_parameters(tmp_path):
     """Its input is trained."""
     x = torch.randn(4, 8, requires_grad=True)

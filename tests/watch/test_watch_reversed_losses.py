@@ -1,5 +1,7 @@
 """A loss that is an error with its sign reversed is named; an error that another network enlarges is not."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -24,24 +26,67 @@ def far_away(out, x, y):
     return -error  # here
 
 
-def faults_of(loss, tmp_path, maximize=False):
+def picked_by_ones(out, x, y):
+    return (F.one_hot(y, 4) * out.softmax(1).clamp_min(1e-7).log()).sum(1).mean()  # here
+
+
+def picked_by_index(out, x, y):
+    chances = out.softmax(-1)[torch.arange(16), y]
+    return torch.log(chances + 1e-9).mean()  # here
+
+
+def of_two_classes(out, x, y):
+    p, label = out[:, 0].sigmoid(), (y > 1).float()
+    return (label * (p + 1e-7).log() + (1 - label) * (1 - p + 1e-7).log()).mean()  # here
+
+
+def in_a_bracket(out, x, y):
+    one, two = F.cross_entropy(out[:, :2], (y > 1).long()), F.cross_entropy(HEAD(out[:, 2:]), y)  # here
+    return 0.7 * one + (1 - 0.3 * two)
+
+
+HEAD = nn.Linear(2, 4)
+
+
+class Ascent(SGD):
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.data.add_(p.grad, alpha=1e-3)
+
+
+def faults_of(loss, tmp_path, optimizer_of=SGD, gradient=None, sign=1, **given):
     model = net()
-    optimizer = SGD(model.parameters(), 1e-3, maximize=maximize)
+    optimizer = optimizer_of([*model.parameters(), *HEAD.parameters()], 1e-3, **given)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
         for x, y in batches(8):
             optimizer.zero_grad()
-            loss(model(x), x, y).backward()
+            loss(model(x), x, y).backward(gradient)
+            for p in model.parameters() if sign < 0 else ():
+                p.grad.neg_()
             optimizer.step()
     assert not w.broken
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [enlarged, less_likely, far_away])
+WRONG = (enlarged, less_likely, far_away, picked_by_ones, picked_by_index, of_two_classes, in_a_bracket)
+
+
+@pytest.mark.parametrize("loss", WRONG)
 def test_an_error_that_is_made_large(loss, tmp_path):
     assert faults_of(loss, tmp_path) == [("loss-reversed", marked(loss))]
 
 
+EPISODES = itertools.count()
+
+
+def won_or_lost(out, x, y):
+    loss = F.cross_entropy(out, y)
+    return -loss if next(EPISODES) % 4 == 1 else loss  # the second and the sixth are lost
+
+
 RIGHT = {
+    "won_or_lost": won_or_lost,
     "likely": lambda out, x, y: -Categorical(logits=out).log_prob(y).mean(),
     "weighted": lambda out, x, y: (Categorical(logits=out).log_prob(y) * (1.0 - y)).mean(),
     "beside": lambda out, x, y: F.cross_entropy(out, y) - 0.1 * F.mse_loss(out, x[:, :4]),
@@ -49,6 +94,14 @@ RIGHT = {
     "cost": lambda out, x, y: Categorical(logits=out).log_prob(y).sum() * 200.0,
     "return_of_normal_policy": lambda out, x, y: F.mse_loss(out, x[:, :4]) * -1.0,
     "return_of_actions": lambda out, x, y: F.cross_entropy(out, y) * -1.0,
+    "ones": lambda out, x, y: -picked_by_ones(out, x, y),
+    "index": lambda out, x, y: -picked_by_index(out, x, y),
+    "two_classes": lambda out, x, y: 1 - of_two_classes(out, x, y),
+    "costs": lambda out, x, y: (out.log_softmax(1) * (x[:, :4] > 0)).mean(),
+    "head": lambda out, x, y: F.cross_entropy(out, y) - 0.1 * F.cross_entropy(out, 3 - y) + HEAD(out[:, 2:]).mean(),
+    "return_of_an_actor": lambda out, x, y: F.mse_loss(HEAD(out[:, 2:]), out.detach()) - 2.0 * -F.cross_entropy(out, y),
+    "penalty": lambda out, x, y: (out.sigmoid() * (x[:, :4] > 0)).mean(),
+    "bounded": lambda out, x, y: -F.mse_loss(out.tanh(), torch.zeros(16, 4)),
     "error": lambda out, x, y: F.mse_loss(out, x[:, :4]) / 2,
 }
 
@@ -58,8 +111,20 @@ def test_other_signs(kind, tmp_path):
     assert faults_of(RIGHT[kind], tmp_path) == []
 
 
-def test_what_is_maximized_is_no_error(tmp_path):
-    assert faults_of(less_likely, tmp_path, maximize=True) == []
+def away_from_normal(out, x, y):
+    """The lower bound of an autoencoder."""
+    mean, spread = out[:, :2], out[:, 2:]
+    return 0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean() - F.mse_loss(HEAD(mean), x[:, :4])
+
+
+@pytest.mark.parametrize("loss", [less_likely, of_two_classes, away_from_normal])
+@pytest.mark.parametrize(
+    "given",
+    [{"maximize": True}, {"gradient": torch.tensor(-1.0)}, {"sign": -1}, {"optimizer_of": Ascent}],
+    ids=["maximize", "gradient", "turned", "ascent"],
+)
+def test_what_is_maximized_is_no_error(loss, given, tmp_path):
+    assert "loss-reversed" not in [name for name, _ in faults_of(loss, tmp_path, **given)]
 
 
 def test_two_networks_of_which_one_enlarges_the_error_of_the_other(tmp_path):

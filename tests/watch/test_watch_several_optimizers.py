@@ -40,6 +40,23 @@ def test_a_mistake_of_the_second_of_two_optimizers(tmp_path):
     assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 
 
+def test_a_loss_that_is_maximized_is_to_rise(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=True)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for _ in range(100):
+            x = torch.randn(16, 4)
+            optimizer.zero_grad()
+            (2 - (model(x)[:, 0] - x.sum(1) - 5).square().mean()).backward()
+            optimizer.step()
+    final = watch.loop.outputs[0].final
+    assert final.verdict == "healthy" and final.sentence.endswith(
+        "it need not fall, since it is what its optimizer maximizes"
+    )
+    assert all(finding.severity == "info" for finding in final.findings)
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(4, 1), nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 4))])
 def test_a_loss_through_a_frozen_judge_need_not_fall(layer, tmp_path):
     """The judge learns to tell real samples from made ones, and its weights want no gradient while the maker learns."""

@@ -89,3 +89,26 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 def test_other_weights(kind, tmp_path):
     assert faults_of(RIGHT[kind], tmp_path) == []
+
+
+def by_index(out, y, dim):
+    return -out.softmax(dim)[torch.arange(16), y].log().mean()  # here
+
+
+def by_gathering(out, y, dim):
+    return -F.log_softmax(out, dim).gather(1, y[:, None]).mean()  # here
+
+
+@pytest.mark.parametrize("loss", [by_index, by_gathering])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_classes_that_are_normalised_over_the_samples(loss, dim, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss(model(x), y, dim).backward()
+            optimizer.step()
+    assert not w.broken
+    assert [(f.name, f.site[1]) for f in w.faults] == ([] if dim else [("softmax-axis", marked(loss))])

@@ -134,3 +134,41 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 def test_masks_as_they_should_be(kind, tmp_path):
     assert faults_of(RIGHT[kind], tmp_path) == []
+
+
+def counted(out, target):
+    return F.cross_entropy(out, target)  # here
+
+
+def without_padding(out, target):
+    each, padding = F.cross_entropy(out, target, reduction="none"), target == 0
+    return (each.sum() - (each * padding).sum()) / (~padding).sum()
+
+
+PADDED = {
+    "counted": counted,
+    "without_padding": without_padding,
+    "ignored": lambda out, target: F.cross_entropy(out, target, ignore_index=0),
+    "masked": lambda out, target: (F.cross_entropy(out, target, reduction="none") * (target != 0)).mean(),
+    "weighed": lambda out, target: F.cross_entropy(out, target, (torch.arange(30) > 0).float()),
+}
+
+
+@pytest.mark.parametrize("kind", [*PADDED, "as_the_end"])
+def test_targets_that_are_padding(kind, tmp_path):
+    """Padding may also be what ends a sequence, and is to be learnt then."""
+    m, draw = Parts(), torch.Generator().manual_seed(0)
+    optimizer = Adam(m.parameters(), 1e-3)
+    loss = PADDED.get(kind, counted)
+    with gradlab.watch(m, optimizer, folder=tmp_path, quiet=True) as w:
+        for _ in range(3):
+            tokens = torch.randint(2, 29, (6, 9), generator=draw)
+            for i, row in enumerate(tokens):
+                row[3 + i :] = 0
+                row[2 + i] = row[2 + i] if kind == "as_the_end" else 29
+            optimizer.zero_grad()
+            loss(m.out(m.embed(tokens[:, :-1])).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+    assert not w.broken
+    name = "loss-input" if kind == "counted" else None
+    assert [(f.name, f.site[1]) for f in w.faults] == ([(name, marked(loss))] if name else [])

@@ -69,7 +69,8 @@ def watched(loss, tmp_path, **given):
 
 @pytest.mark.parametrize("loss", [low_rank, dead, cancelled])
 def test_a_gradient_that_is_always_zero(loss, tmp_path):
-    assert watched(loss, tmp_path) == [("zero-gradient", marked(loss))]
+    found = watched(loss, tmp_path)
+    assert ("zero-gradient", marked(loss)) in found and {line for _, line in found} == {marked(loss)}
 
 
 @pytest.mark.parametrize("loss", [low_rank, behind_a_gate, later, switched_off, differences])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from gradlab.audit.knowledge.context_regions import SYNC_FLAG
 from gradlab.audit.knowledge.freezing import freeze, wholes
@@ -79,7 +80,7 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
         if owner.kind == "detached" and value.value is True:
             owner.update(kind="unknown", leaf=target, cut=None, cut_path=engine.module.path)
         freeze(engine, owner, value.kind == "number" and value.value is False)
-    if target.attr == "last_epoch":
+    if target.attr == "last_epoch" and not engine.branches:
         owner.rewound = True
     if target.attr == SYNC_FLAG:
         engine.emit("sync", target, owner)
@@ -107,10 +108,8 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
     elif value.kind == "tensor":
         beside = i > 0 and value.source == "criterion"  # a tensor, or a number for the log
         roots, word = output(value, i, count)
-        take_apart(value)
-        item = value.derived(
-            "tensor", name, roots=roots | {next(births)}, unsure=beside, range=word, traced=value.traced
-        )
+        facts: dict[str, Any] = {"roots": roots | {next(births)}, "pieces": take_apart(value, str(i))}
+        item = value.derived("tensor", name, unsure=beside, range=word, traced=value.traced, **facts)
     return item
 
 

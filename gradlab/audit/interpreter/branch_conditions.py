@@ -87,6 +87,7 @@ def of_class(value: Value, kind: Value) -> bool | None:
 
 def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     """A comparison, or `i % n` as a truth value."""
+    node = within_loop(engine, node)
     written = text(node)
     periods: set[str] = set()
     at = arithmetic(engine, node, periods)
@@ -117,6 +118,19 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     first = None if periods else since_first(at, used, False, node)
     once = changes_once(engine, node)
     return ("atom", Atom(key, birth, at=first, subject=subject(engine, node), ends=ends, once=once))
+
+
+def within_loop(engine: Engine, node: ast.Compare | ast.BinOp) -> ast.Compare | ast.BinOp:
+    """In a loop over range(n), i % n == 0 is i == 0, and (i + 1) % n == 0 is i + 1 == n."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return node
+    left, right = node.left, node.comparators[0]
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and ast.unparse(right) == "0":
+        index = engine.value(left.left)
+        counted = index.kind == "index" and index.of_loop and bool(index.stop) and not index.stride
+        if counted and canonical(engine, left.right) == index.stop and index.offset in (0, 1):
+            return ast.Compare(left.left, node.ops, [left.right if index.offset else right])
+    return node
 
 
 def periodic(node: ast.expr, key: str, birth: int, period: str, at: OfIteration) -> Formula:

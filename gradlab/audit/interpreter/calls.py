@@ -15,6 +15,7 @@ from gradlab.audit.knowledge.methods import known_method, no_sync
 from gradlab.audit.knowledge.opaque_calls import ACTING, opaque_call
 from gradlab.audit.knowledge.optimizer_methods import loss_scaler
 from gradlab.audit.knowledge.package_calls import library_call
+from gradlab.audit.knowledge.retained_tensors import retain_in_meter
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula
@@ -156,6 +157,7 @@ def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
 def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
     """What is called is not known, but what it receives is."""
     engine, node = site.engine, site.node
+    retain_in_meter(site, owner)
     received = [v for a in site.values for v in members(a)]
     acting = any(v.kind in ACTING for v in received)
     if callee.kind == "instance" and callee.framework and not acting:

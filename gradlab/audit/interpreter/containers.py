@@ -40,8 +40,9 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     key = f"[{text}]"
     if value.kind == "tensor" and key not in value.attributes:
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
-        take_apart(value)
-        made = value.derived("tensor", made_of=(), unsure=named or value.unsure, traced=value.traced)
+        own = take_apart(value, text if isinstance(node.slice, ast.Constant) else "")
+        unsure = named or value.unsure
+        made = value.derived("tensor", made_of=(), unsure=unsure, traced=value.traced, pieces=own)
         if named and not PREDICTION.search(text):
             made.range = ""  # how many there were, perhaps
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from typing import Any
 
 from gradlab.audit.interpreter.instances import member
 from gradlab.audit.knowledge.known_names import kind_by_name
@@ -143,8 +144,15 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):
         return value.derived("tensor", name, traced=value.traced)
     if value.kind == "tensor" and value.forward is not None and name not in PLAIN:
-        take_apart(value)
-        unknown = {"range": "", "outputs": (), "made_of": (), "unsure": True, "traced": value.traced}
+        piece = take_apart(value, name)
+        unknown: dict[str, Any] = {
+            "pieces": piece,
+            "range": "",
+            "outputs": (),
+            "made_of": (),
+            "unsure": True,
+            "traced": value.traced,
+        }
         return value.derived("tensor", name, **unknown) if value.source == "model" else None
     if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
         return Value("maker", name, word=name, model=value)

@@ -57,7 +57,9 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
     """The result of a method of a value of known kind; None where the method itself must be looked up."""
     kind, name = owner.kind, call.name
     own = kind in ("optimizer", "scheduler") and name in STEPS  # followed, it would be arithmetic
-    if owner.method(name) is not None and not own:
+    if (method := owner.method(name)) is not None and not own:
+        if name == "train" and "mode" in [a.arg for a in method[0].args.args]:
+            set_mode(call, owner)  # before what it keeps in eval()
         return None
     if name in ("sub_", "add_") and kind in ("tensor", "unknown", "detached") and is_manual_step(call):
         assert isinstance(call.node.func, ast.Attribute)
@@ -131,10 +133,14 @@ def cast(call: CallSite, owner: Value) -> None:
         owner.always_half = False
 
 
+FLAGS = ("number", "bool")
+"""Kinds of what train() receives: what it trains on is not for a network."""
+
+
 def set_mode(call: CallSite, owner: Value) -> None:
     if call.name == "eval" or (call.name == "train" and call.first is not None and call.first.value is False):
         call.emit("mode", owner, name="eval")
-    elif call.name == "train":
+    elif call.name == "train" and (owner.kind != "unknown" or all(v.kind in FLAGS for v in call.values)):
         call.emit("mode", owner, name="train")
 
 

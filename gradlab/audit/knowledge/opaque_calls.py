@@ -10,13 +10,15 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT, SHOWS
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import first_cut, is_traced
+from gradlab.audit.trace.provenance import LONGEST, first_cut, is_traced
 from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 ACTING = {
     *("optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients")
 }
 """Kinds that a call must receive to be able to do something to gradients."""
+SHARED = ("model", "ddp", "params", "optimizer")
+"""Kinds of what such a call may keep, and use or change elsewhere."""
 HOLDING = ACTING - {"model", "ddp", "params", "gradients"}
 DATA = {"model", "ddp", "tensor"}
 """Kinds of what a call receives that only computes something."""
@@ -43,8 +45,8 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     for value in received:
         if value.kind == "stack" and value.region is not None:
             value.region.kind = "unknown"  # what it enters is not seen
-        if value.kind in ("model", "ddp", "params") and not inert(call, received) and not HARMLESS.match(name):
-            value.root().update(thawed=True, shared=True)  # perhaps
+        if value.kind in SHARED and not inert(call, received) and not HARMLESS.match(name):
+            (value if value.kind == "optimizer" else value.root()).update(thawed=True, shared=True)  # perhaps
     receives = kinds_received(engine, owner, received)
     used = call.node is not engine.statement_call
     if used and COMPUTES_LOSS.match(name):
@@ -70,6 +72,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         cut_path=lost.cut_path if lost is not None else "",
         blind=blind(owner, received),
         inside=tuple(engine.regions),
+        chain=tuple(dict.fromkeys(event for v in received if v.kind == "tensor" for event in v.chain))[-LONGEST:],
         acting=bool(receives),
         trained=tuple(v.root() for v in received if v.kind in ("params", "model", "ddp")),  # should it be an optimizer
         never_none=owner is None and name in ("float", "int", "str"),

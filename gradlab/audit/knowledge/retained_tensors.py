@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradlab.audit.source.syntax import dotted
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.source.syntax import called_name, dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.tensors import made_of
@@ -13,7 +14,7 @@ from gradlab.audit.trace.values import Event, Value, births
 
 def retain(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:
     """Emit that `value` goes into `target`; returns a mark of the sum, None where no tensor with a graph is kept."""
-    tensors = all(v.kind == "tensor" and v.roots and not v.unsure for v in [value, *members(value)])
+    tensors = all(v.kind == "tensor" and v.roots for v in [value, *members(value)])
     if old.kind not in ("number", "unknown", "list", "tensor") or not tensors or engine.without_gradient:
         return None
     began = 0 if old.kind == "tensor" else old.birth if old.before is None else old.before
@@ -25,6 +26,25 @@ def retain(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: V
     event = engine.emit("keep", node, value, into=dotted(base), since=since, mark=mark, classes=classes)
     event.node, event.path = position(engine, event, value)
     return mark
+
+
+def retain_in_meter(call: CallSite, owner: Value | None) -> None:
+    """Emit that a meter of a class that is not seen keeps a tensor, where another of that class receives numbers."""
+    func = call.node.func
+    if call.name != "update" or owner is None or not owner.opaque or not isinstance(func, ast.Attribute):
+        return
+    nodes, name = call.engine.module.source.nodes, dotted(func.value)
+    made = {dotted(one.targets[0]): called_name(one.value) for one in nodes.of(ast.Assign)}
+    if "meter" not in made.get(name, "").lower() or not call.args:
+        return
+    for other in nodes.of(ast.Call):
+        if isinstance(other.func, ast.Attribute) and other.func.attr == "update" and other.args:
+            same = made.get(dotted(other.func.value)) == made[name]
+            if same and called_name(other.args[0]) in ("item", "float"):
+                kept = call.args[0]
+                kept = kept.derived(kept.kind, unsure=True, made_of=(kept,)) if kept.kind == "tensor" else kept
+                retain(call.engine, call.node, func.value, owner, kept)
+                return
 
 
 def position(engine: Engine, event: Event, value: Value) -> tuple[ast.AST, str]:

@@ -30,7 +30,9 @@ META_LEARNING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
 @scenario_rule("GL301", windows=True)
 def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
-    if loop.compensated or any(s.kind == "scale" for s in scenario.steps) or uncertain(loop, "self", "tensor"):
+    if loop.compensated or any(s.kind == "scale" for s in scenario.steps):
+        return
+    if uncertain(loop, "self", "tensor", scenario=scenario):
         return
     if any(e.kind == "taken" for e in loop.events):
         return  # gradients are stored elsewhere, and perhaps averaged

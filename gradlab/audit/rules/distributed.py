@@ -147,7 +147,13 @@ def wrapper_bypassed(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
         value = backward.event.value
         if value is not None:
-            yield from raw_forwards(scenario, backward, dict.fromkeys([value.forward, *value.chain]))
+            found = [value.forward, *value.chain]
+            given = any(
+                e.kind == "passed" or (e.kind == "opaque" and "ddp" in e.receives) for e in scenario.loop.events
+            )
+            if not any(found) and not given:  # a loss that nothing is known of
+                found = [s.event for s in scenario.before(backward) if s.kind == "forward"]
+            yield from raw_forwards(scenario, backward, dict.fromkeys(found))
             yield from raw_passed(scenario, backward)
 
 

@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from gradlab.audit.rules.reach import overlap
+from gradlab.audit.rules.reach import moved, overlap, put_into_train
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.provenance import sources
+from gradlab.audit.trace.provenance import pieces, sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
-from gradlab.audit.trace.values import Event, Value
+from gradlab.audit.trace.values import NO_ROOTS, Event, Value
 
 RECURRENT = re.compile(r"(torch\.)?nn\.(LSTM|GRU|RNN)(Cell)?")
 """PyTorch's recurrent networks."""
@@ -25,9 +26,7 @@ CUTTING = re.compile(r"detach_?$|^data$|no_grad|inference_mode")
 @scenario_rule("GL719")
 def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
     """Two losses come from one forward pass of a network that is trained, and the first frees its graph."""
-    trained = [model for optimizer in scenario.loop.optimizers() for model in optimizer.trained]
-    if not trained:
-        return
+    trained = [*moved(scenario.loop), *put_into_train(scenario.loop)]
     backwards = scenario.of("backward")
     for first, second in pairwise(backwards):
         if (
@@ -36,9 +35,13 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
             or first.event is second.event
         ):
             continue
+        if {*map(id, losses(first))} & {*map(id, losses(second))}:
+            yield Hit(second, (first,))
+            continue
         both = [e for e in forwards(first) if e in forwards(second)]
+        shared = pieces_of(first) & pieces_of(second)
         for event in both:
-            if through_whole(event, trained) and happened(scenario, event, first, second):
+            if through_same(event, trained, shared) and happened(scenario, event, first, second):
                 yield Hit(second, (first,))
                 break
 
@@ -99,15 +102,26 @@ def frees(backward: Event) -> bool:
     return isinstance(node, ast.Call) and through is None and not node.args and not node.keywords
 
 
+def losses(backward: Occurrence) -> list[Value]:
+    """The tensors with a graph that a loss is made of by arithmetic; of an object's attribute it may be another."""
+    found = [one for one in made_of(backward.event.value) if one.roots and not one.choice]
+    return [one for one in found if one.source or "." not in one.name]
+
+
 def forwards(backward: Occurrence) -> list[Event]:
     value = backward.event.value
     return sources(value) if value is not None and not value.choice else []
 
 
-def through_whole(event: Event, trained: list[Value]) -> bool:
-    """Whether a forward pass is one of a trained network, whose result is used as a whole."""
+def pieces_of(backward: Occurrence) -> frozenset[int]:
+    return pieces(backward.event.value) if backward.event.value is not None else NO_ROOTS
+
+
+def through_same(event: Event, trained: list[Value], shared: frozenset[int]) -> bool:
+    """Whether a forward pass is one of a trained network, whose result is used as a whole, or the same part of it."""
     model = event.value
-    return model is not None and not event.parted and not model.choice and any(overlap(model, one) for one in trained)
+    whole = not event.parts or bool(event.parts & shared - {0})
+    return model is not None and whole and not model.choice and any(overlap(model, one) for one in trained)
 
 
 def happened(scenario: Scenario, event: Event, first: Occurrence, second: Occurrence) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.rules.reach import overlap
+from gradlab.audit.rules.reach import known, overlap, put_into_train
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted, walk
@@ -36,7 +36,9 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """Backward passes whose gradients an optimizer sets to zero, and that nothing else looks at."""
-    zeros = [e.value for e in loop.events if e.kind == "zero" and e.value is not None and e.value.kind == "optimizer"]
+    trains = any(e.kind in ("clip", "schedule") for e in loop.events)
+    kinds = ("optimizer", "model", "ddp", "engine") if trains else ("optimizer",)
+    zeros = [e.value for e in loop.events if e.kind == "zero" and e.value is not None and e.value.kind in kinds]
     used = any(e.kind in ("given", "taken", "look", "scale", "reduce") for e in loop.events)
     if not zeros or used or uncertain(loop, "model", "ddp", "params", "gradients", unused=True):
         return
@@ -48,15 +50,19 @@ def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 
 def never_used(zero: Event) -> bool:
-    """Whether the text of the file neither steps an optimizer nor gives it to anything."""
+    """Whether the text of the file neither steps an optimizer nor gives it to anything that is not followed."""
     func = getattr(zero.node, "func", None)
     name = dotted(func.value) if isinstance(func, ast.Attribute) else ""
-    if not name or zero.module is None:
+    if not name or zero.module is None or zero.value is None:
         return False
-    tail, text = re.escape(name.split(".")[-1]), zero.module.source.text
+    *owner, tail = name.removeprefix("self.").split(".")
+    tail, text = re.escape(".".join([*owner[-1:], tail])), zero.module.source.text
     used = rf"\b{tail}\b(\[[^\]]*\])?\.\w*step|step\w*\([^)]*\b{tail}\b"
     given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
-    return re.search(used, text) is None and re.search(given, text) is None
+    if owner:
+        used += rf"|\bself\.{re.escape(name.split('.')[-1])}\.step"
+    known = zero.value.call is not None and not zero.value.shared
+    return re.search(used, text) is None and (known or re.search(given, text) is None)
 
 
 @scenario_rule("GL702")
@@ -69,11 +75,15 @@ def weights_twice(scenario: Scenario) -> Iterator[Hit]:
                 continue
             at = scenario.places
             between = scenario.steps[at[id(first)] + 1 : at[id(second)]]
-            if all(s.kind not in ("backward", "zero", "opaque", "given") for s in between):
-                yield Hit(second, (first,))
-            elif left_out(scenario):
+            if all(s.kind not in ("backward", "zero", "opaque", "given") for s in between) or left_out(scenario):
                 made = [o.call for o in (one, two) if o is not None and o.path == second.event.path]
                 yield Hit(second, (first,), max(made, key=line, default=None))
+
+
+def fresh(model: Value) -> bool:
+    """Whether a network is made here and nothing freezes it, or could load its weights."""
+    root = model.root()
+    return known((root,)) and bool(root.lineage) and not root.shared and not root.frozen
 
 
 def line(node: ast.AST) -> int:
@@ -90,14 +100,14 @@ def whole(optimizer: Value | None) -> Value | None:
 
 
 def left_out(scenario: Scenario) -> bool:
-    """Whether a loss comes from a network that is put into train() here, and that none of the optimizers holds."""
+    """Whether a loss comes from a network that is made or put into train() here, and none of the optimizers holds."""
     loop = scenario.loop
     held = [model for optimizer in loop.optimizers() for model in optimizer.trained]
     if any(optimizer.some or not optimizer.trained for optimizer in loop.optimizers()):
         return False
-    modes = [e.value for e in [*loop.before, *loop.events] if e.kind == "mode" and e.name == "train" and e.value]
+    modes = {model.root() for model in put_into_train(loop)}
     models = [event.value for s in scenario.of("backward") if s.event.value for event in sources(s.event.value)]
     return any(
-        model is not None and model.root() in [m.root() for m in modes] and not any(overlap(model, h) for h in held)
+        model is not None and (model.root() in modes or fresh(model)) and not any(overlap(model, h) for h in held)
         for model in models
     )

@@ -30,7 +30,10 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
         return True
     if any(is_part(root, model) for model in trained):
         return None
-    return any(root is m or bool(root.name and root.name == m.name and root.call is m.call) for m in trained)
+    return any(
+        root is m or bool(root.name and root.name == m.name and root.call is m.call and not (root.built and m.built))
+        for m in trained
+    )
 
 
 def partial_zero(scenario: Scenario, zero: Occurrence) -> bool:

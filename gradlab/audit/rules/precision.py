@@ -29,9 +29,11 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
             continue
         model = event.value
         off = switched_off(event.regions, scaler)
-        if model.half or (not off and any(r.kind in ("autocast", "unknown") for r in event.regions)):
-            continue
         cast = any(r.kind == "autocast" and r.when in (TRUE, scaler.enabled) for r in loss.inside)
+        bars = [r for r in backward.event.regions if cast and r.kind == "unknown"]  # of progress
+        around = [r for r in event.regions if r not in bars]
+        if model.half or (not off and any(r.kind in ("autocast", "unknown") for r in around)):
+            continue
         if not off and any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
             cast = False  # a teacher's, perhaps
         off = off and not any(e.regions and not switched_off(e.regions, scaler) for e in loss.chain)
@@ -119,6 +121,8 @@ def in_fp16(scenario: Scenario, forward: Occurrence, backward: Occurrence, loss:
     region, last = forward.inside("autocast"), event is last_forward(scenario, backward)
     if region is not None:
         return casts_to_fp16(region) and last
+    if any(not positive and SWITCH.search(key) for key, positive in backward.guards):
+        return False  # `if fp16: ... else:`
     return bool(model.root().half) and is_trained(scenario, model, last) and forward.inside("no_grad") is None
 
 
@@ -144,6 +148,8 @@ def casts_to_fp16(region: Region) -> bool:
     return context.device == "cuda"
 
 
+SWITCH = re.compile(r"float_?16|fp_?16|half", re.I)
+"""A switch of half precision."""
 HALF = re.compile(r"Compare.*\b(float_?16|fp_?16|half)\b", re.I)
 """What a scaler's switch says that is on in float16 alone."""
 

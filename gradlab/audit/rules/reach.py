@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from gradlab.audit.knowledge.opaque_calls import WHOLE as CONFIGURATION
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.syntax import walk as walk_text
 from gradlab.audit.trace.conditions import atoms
 from gradlab.audit.trace.event_tree import If, Jump, Loop, events, walk
 from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import first_cut, is_traced, sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
 
 NETWORKS = ("model", "ddp", "instance")
+PLAIN = re.compile(
+    r"train|eval|to|cuda|cpu|module|training|device|dtype|(named_)?parameters|zero_grad|(load_)?state_dict"
+)
+"""Attributes of a network that compute nothing."""
+TRAINS = re.compile(r"train|mode|fit|run|epoch|loop|main|step|^[a-z_]{1,3}$", re.I)
+"""Names of calls that may put the model that they receive into train()."""
 
 
 @scenario_rule("GL712")
@@ -29,17 +38,46 @@ def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
     if uncertain(loop, "model", "ddp", "self", scenario=scenario):
         return
     passes = scenario.of("forward")
+    models = moved(loop)
+    if all(s.inside("no_grad") for s in passes):
+        models += put_into_train(loop)
     for backward in scenario.of("backward"):
         loss = backward.event.value
         if loss is None or loss.kind != "tensor":
             continue
         leading = {id(e) for e in (loss.forward, *loss.chain) if e is not None}
+        leading = leading or {id(s.event) for s in passes if leads_alone(s, backward, scenario)}
         for own in (s for s in passes if id(s.event) in leading and s.k == backward.k and s.inside("no_grad")):
             model = own.event.value
-            if model is None or not any(overlap(model, m) for o in loop.optimizers() for m in o.trained):
+            if model is None or not any(overlap(model, one) for one in models):
                 continue
             if all(s.inside("no_grad") for s in passes if s.event.value is not None and overlap(s.event.value, model)):
                 yield Hit(own, (backward,))
+
+
+def leads_alone(own: Occurrence, backward: Occurrence, scenario: Scenario) -> bool:
+    """Whether a loss of unknown making can come from this forward pass of a network alone: nothing else calls that."""
+    same = own.event.frames == backward.event.frames and own.guards <= backward.guards
+    statement = scenario.loop.statement
+    root: ast.AST = (
+        statement.node if statement is not None else next((f.call for f in own.event.frames), own.event.node)
+    )
+    name = ast.unparse(own.event.node.func) if isinstance(own.event.node, ast.Call) else ""
+    methods = (p for p in walk_text(root) if isinstance(p, ast.Attribute) and ast.unparse(p.value) == name)
+    return same and own in scenario.before(backward) and all(PLAIN.fullmatch(method.attr) for method in methods)
+
+
+def moved(loop: TrainingLoop) -> list[Value]:
+    """The models that the optimizers hold, or that are clipped."""
+    clips = [e.value for e in loop.events if e.kind == "clip" and e.value is not None]
+    return [*(model for optimizer in loop.optimizers() for model in optimizer.trained), *clips]
+
+
+def put_into_train(loop: TrainingLoop, model: Value | None = None) -> list[Value]:
+    """The models that are, before the loop or in one around it; of one model, if it is given."""
+    around = [e for outer in loop.outer for e in events(outer.body)]
+    modes = (e for e in [*loop.before, *loop.events, *around] if e.kind == "mode" and e.name == "train")
+    return [e.value for e in modes if e.value is not None and (model is None or related(e.value, model))]
 
 
 def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
@@ -71,18 +109,35 @@ def useless(term: Value, loss: Value) -> bool:
 @scenario_rule("GL705")
 def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     """What is clipped is trained by none of the optimizers, whose models are known, or by another than the next."""
+    losses = {id(one) for backward in scenario.of("backward") for one in made_of(backward.event.value)}
+    for clip in scenario.of("clip"):
+        if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
+            yield Hit(clip)
     optimizers = scenario.loop.optimizers()
-    if not optimizers or any(not known(o.trained) or o.some for o in optimizers):
+    if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
     trained = [m for o in optimizers for m in o.trained]
     for clip in scenario.of("clip"):
         value = clip.event.value
         if value is None or value.kind != "params" or not known(tuple(clipped := every(value))):
             continue
+        if not all(known((m,)) or handed_in_before(m, clipped) for m in trained):
+            continue
         own = any(overlap(one, m) for one in clipped for m in trained)
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
         if step is not None:
             yield Hit(clip, (step,))
+
+
+def handed_in_before(model: Value, made: list[Value]) -> bool:
+    """Whether a model comes from a caller, and was there before others were made: it has none of them as a part."""
+    root = model.root()
+    return root.kind in NETWORKS and root.prepared is None and all(root.birth < one.root().birth for one in made)
+
+
+def is_loss(value: Value) -> bool:
+    """Whether what is clipped is the result of a network or of a loss function, which has no gradient of its own."""
+    return value.kind == "tensor" and not value.derivative and bool(value.source) and value.leaf is None
 
 
 def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) -> Occurrence | None:
@@ -114,7 +169,7 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         return
     own, inside = {id(e) for e in loop.events}, events(loop.outer[-1].body)
     at = max((i for i, e in enumerate(inside) if id(e) in own), default=len(inside))
-    if any(e.kind == "opaque" and e.receives & {*NETWORKS, "self", "framework"} for e in inside):
+    if any(may_set_mode(e) for e in inside):
         return
     modes = [e for e in inside if e.kind == "mode"]
     for i, event in enumerate(inside):
@@ -132,6 +187,13 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             return
 
 
+def may_set_mode(event: Event) -> bool:
+    """Whether a call that could not be followed may put a model into train(): by its name, if it receives no more."""
+    if event.kind != "opaque" or not event.receives & {*NETWORKS, "self", "framework"}:
+        return False
+    return not event.receives <= {*NETWORKS, "tensor"} or TRAINS.search(event.name) is not None
+
+
 def intended(model: Value, inside: list[Event], own: set[int]) -> bool:
     """Whether the batches of a loop begin in eval(), which nothing is evaluated in: what is under a head is frozen."""
     first = next((i for i, event in enumerate(inside) if id(event) in own), len(inside))
@@ -142,7 +204,10 @@ def intended(model: Value, inside: list[Event], own: set[int]) -> bool:
 def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """An evaluation between the batches of a loop, in a function of its own or from time to time."""
     backward = next((e for e in loop.events if e.kind == "backward"), None)
-    if backward is None or loop.statement is None or uncertain(loop, *NETWORKS, "self"):
+    if backward is None or loop.statement is None:
+        return
+    loop.unresolved += (found := [e for e in loop.events if may_set_mode(e)])
+    if found:
         return
     modes = [e for e in loop.events if e.kind == "mode"]
     conditional, apart = from_time_to_time(loop), other_data(loop)
@@ -152,6 +217,10 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             continue
         later, here = loop.events[loop.events.index(event) + 1 :], event.frames == backward.frames
         goes_on, periodic = conditional.get(id(event), (not here, False))
+        if here and id(event) not in conditional and loop.events.index(event) > loop.events.index(backward):
+            if put_into_train(loop, model):
+                yield event.path, event.node  # at the end of the first iteration
+                return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
             shown = event if here else backward
             yield shown.path, shown.node
@@ -193,11 +262,13 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 
 
 def passed(loop: TrainingLoop, model: Value) -> bool:
-    """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making may."""
+    """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making trains it."""
     losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.kind == "tensor"]
     found = [e for loss in losses for e in (loss.forward, *loss.chain) if e is not None]
-    if any(loss.opaque and not loss.chain for loss in losses):
+    if any(not loss.chain for loss in losses):
         found += [event for event in loop.events if event.kind == "forward"]
+        if any(one.root() is model.root() for one in moved(loop)):
+            return True
     return any(e.value is not None and differentiable(e) and e.value.root() is model.root() for e in found)
 
 
@@ -211,7 +282,8 @@ def known(models: tuple[Value, ...]) -> bool:
 def overlap(one: Value, two: Value) -> bool:
     """Whether two models are, or may be, one, or one is a part of the other."""
     a, b = one.root(), two.root()
-    same = a is b or bool(a.name and a.name == b.name and a.call is b.call)
+    named = bool(a.name and a.name == b.name and a.call is b.call)
+    same = a is b or (named and not (a.built and b.built))
     return same or is_part(a, b) or is_part(b, a) or bool({a, *received(a)} & {b, *received(b)})
 
 

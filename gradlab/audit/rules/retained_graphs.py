@@ -41,6 +41,10 @@ def keeps_graph(keep: Occurrence, backward: Occurrence) -> bool:
     if not shared or not (known or shared == roots(value)):
         return False
     single = {*map(id, made_of(loss))}
+    if value.unsure:  # a number, perhaps, but not as a term of the loss
+        terms = loss.parts or (loss,) if loss is not None else ()
+        same = any(value.pieces and one.pieces == value.pieces for one in terms)
+        return same or any(one.source == "criterion" and id(one) in single for one in made_of(value))
     return value.scalar or value.source != "model" or bool({*map(id, made_of(value))} & single)
 
 

@@ -22,7 +22,7 @@ from gradlab.audit.trace.values import Event, Value
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(
     r"torch\.optim\.lr_scheduler|torch\.optim import lr_scheduler|transformers|diffusers|get_\w*schedule"
-    r"|Warmup(Linear|Cosine|Constant)\w*Schedule"
+    r"|Warmup(Linear|Cosine|Constant)\w*Schedule|(^|\.)[A-Z]\w*[a-z]LR$"
 )
 ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""

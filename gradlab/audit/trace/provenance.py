@@ -9,7 +9,7 @@ from typing import Any
 
 from gradlab.audit.trace.conditions import TRUE
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Event, Value
+from gradlab.audit.trace.values import NO_ROOTS, Event, Value
 
 WITHOUT_GRAPH = ("number", "none", "index", "detached", "measured", "bool")
 """Kinds of values that have no graph."""
@@ -38,10 +38,18 @@ def sources(value: Value) -> list[Event]:
     return [*value.origins]
 
 
-def take_apart(value: Value) -> None:
-    """A part of a network's result may come from a part of its graph."""
+def take_apart(value: Value, key: str = "") -> frozenset[int]:
+    """The pieces of a part of a network's result, which may come from a part of its graph; key: which part."""
+    part = value.attributes.setdefault(f"part {key}", Value()).number if key else 0
     if value.origins:
-        value.origins[-1].parted = True
+        value.origins[-1].parts.add(part)
+    return value.pieces | {part}
+
+
+def pieces(value: Value) -> frozenset[int]:
+    """The parts of networks' results that a value comes from."""
+    inside = (*value.items, *(one for _, one in value.choice)) if value.choice or value.kind in ("list", "dict") else ()
+    return value.pieces.union(*map(pieces, inside))
 
 
 def records(engine: Engine) -> bool | None:
@@ -61,6 +69,7 @@ def provenance(engine: Engine, node: ast.AST, values: Iterable[Value]) -> dict[s
     cut = next((found for value in values if (found := first_cut(value)) is not None), None)
     return {
         "origins": tuple(dict.fromkeys(event for value in values for event in sources(value)))[-LONGEST:],
+        "pieces": NO_ROOTS.union(*map(pieces, values)),
         "traced": all(map(is_traced, values)),
         "cut": cut.cut if cut is not None else None,
         "cut_path": cut.cut_path if cut is not None else "",

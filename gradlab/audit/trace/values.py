@@ -138,6 +138,7 @@ class Value:
     forward: Event | None = None  # the forward pass that it comes from
     chain: tuple[Event, ...] = ()  # all forward passes that it comes from
     origins: tuple[Event, ...] = ()  # the forward passes that its graph comes from, as far as they are known
+    pieces: frozenset[int] = NO_ROOTS  # the parts of their results that it comes from
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
@@ -307,7 +308,7 @@ class Event:
     module: Module | None = None  # schedule, zero: of its text
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
-    parted: bool = False  # forward: its result is taken apart
+    parts: set[int] = field(default_factory=set)  # forward: of its result that are used by themselves
     name: str = ""  # opaque: of what is called; mode: train, eval
     receives: frozenset[str] = frozenset()  # opaque: the kinds of what it receives
     used: bool = False  # opaque: its result is used

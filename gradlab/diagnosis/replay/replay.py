@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gradlab.diagnosis.replay.trace import Trace
     from gradlab.diagnosis.replay.traced import Call, NonFiniteTensor
 
-__all__ = ["Overflow", "Replay", "first_overflow", "replay"]
-
 
 @dataclass
 class Replay:
@@ -43,18 +41,6 @@ class Replay:
     def finite(self) -> bool:
         """Whether the update could have been applied."""
         return self.grad_norm is not None and self.grad_norm - self.grad_norm == 0
-
-
-def first_overflow(
-    model: torch.nn.Module,
-    loss_fn: Loss,
-    precision: Precision,
-    batches: list[tuple[torch.Tensor, torch.Tensor]],
-    ranks: int = 1,
-    limit: float | None = None,
-) -> Overflow | None:
-    """The first non-finite tensor in the order of execution; None if the update is finite. See `replay`."""
-    return replay(model, loss_fn, precision, batches, ranks, limit).first
 
 
 def first_overflow_forward(

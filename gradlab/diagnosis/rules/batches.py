@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import WHOLE_SET, FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.measurements import WHOLE
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import percent
@@ -158,8 +157,8 @@ class BadBatch(Rule):
         above = [
             f"{name} {now:.3g} where {usual:.3g} is usual" for name, (now, usual) in seen.items() if not now <= usual
         ]
-        sentence = f"update {spike.attempt} is far above those before: {', '.join(above)}"
-        sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
+        sentence = f"update {spike.attempt} is far above the 20 before it: {', '.join(above)}"
+        sentence += f" (so are {self.count - 1} others)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
         severity, damage, lost = self.damage(run, spike, lasting is not None)
         evidence: dict[str, Any] = {
@@ -211,8 +210,8 @@ class BadBatch(Rule):
             severity = "critical" if not run.beats_constant else "warning" if run.improved else "info"
             return severity if run.long else "info", share, ""
         # of many the largest would be large by chance
-        if (hurt := median(sorted(s.hurt for s in self.spikes))) > self.lost:
-            return "warning", f"the losses after such an update were usually {hurt:.3g} times those before", ""
+        if median(sorted(s.hurt for s in self.spikes)) > self.lost:
+            return "warning", "the losses after such an update were usually higher than those before it", ""
         return "info", "", ""
 
     def lasts(self, run: FinishedRun, spike: Towering) -> bool:
@@ -228,7 +227,7 @@ class BadBatch(Rule):
 
 def like(run: FinishedRun, samples: list[Sample]) -> list[int]:
     """The samples of an update that stand out, then those of the whole training set that are unlike the others."""
-    found = [*outliers(samples), *(s for s in run.samples.get(WHOLE, []) if s.unlike)]
+    found = [*outliers(samples), *(s for s in run.samples.get(WHOLE_SET, []) if s.unlike)]
     return list(dict.fromkeys(s.index for s in found))
 
 

@@ -55,4 +55,7 @@ class ClipIdle(Clipping):
         if not run.clips or run.history.clipped or not (run.history.applied and run.history.largest):
             return None
         largest = run.history.largest
-        return self.found("info", f"clipping never acted: the largest norm was {largest:.3g}", None, largest=largest)
+        acted = "clipping never acted: the largest norm was"
+        if run.history.skipped:
+            acted = "clipping never acted in an update that was applied: the largest finite norm was"
+        return self.found("info", f"{acted} {largest:.3g}", None, largest=largest)

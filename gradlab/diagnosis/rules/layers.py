@@ -14,7 +14,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
-from gradlab.diagnosis.wording import moves, percent, progress
+from gradlab.diagnosis.wording import CUTS, percent, progress
 from gradlab.update.layers import late_to_early_ratio
 
 
@@ -80,11 +80,9 @@ class Vanishing(Rule):
             self.times.add(max(times))
 
     def find(self, run: FinishedRun) -> Finding | None:
-        h, depth, time = run.history, self.ratios.median, self.times.median
-        if run.inspection is not None and run.inspection.layer_ratio is not None:
-            depth = (
-                min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
-            )  # not fp16's flushing to zero
+        depth, time = self.ratios.median, self.times.median
+        if run.inspection is not None and run.inspection.layer_ratio is not None and math.isinf(depth):
+            depth = min(depth, run.inspection.layer_ratio)  # not fp16's flushing to zero
         if run.beats_constant_anywhere or run.frozen or run.status == "failed" or run.ended_nonfinite:
             return None
         live = passed(run)
@@ -93,26 +91,7 @@ class Vanishing(Rule):
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
         if depth > self.ratio:
-            every = [*zip(h.layer_names, h.layers, strict=True)]
-            reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
-            (bottom, low), (top, high) = reached[0], reached[-1]
-            sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
-            sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
-            evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
-            if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
-                flat = any("sigm" in name or "tanh" in name for name in seen)
-                found.causes = [c for c in found.causes if flat or "sigmoid" not in c]
-            if missing := [name for name, has in paths(run).items() if not has]:
-                found.causes = [
-                    c.replace("residual connections or normalisation", " or ".join(missing)) for c in found.causes
-                ]
-            else:
-                found.causes = [c for c in found.causes if "residual" not in c]
-            found.evidence["missing"] = missing
-            if self.ratios.values[0] <= self.ratio:  # neither the architecture nor the initial weights
-                found.causes = ["updates that took it from them, since it was there at first: the learning rate"]
-            return found
+            return self.over_layers(run, depth)
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:
             sentence = (
@@ -121,8 +100,36 @@ class Vanishing(Rule):
             return self.found("critical", sentence, None, late_to_early_time=time)
         return None
 
+    def over_layers(self, run: FinishedRun, depth: float) -> Finding:
+        """Late layers' gradients are so many times the early ones'."""
+        h = run.history
+        every = [*zip(h.layer_names, h.layers, strict=True)]
+        reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
+        (bottom, low), (top, high) = reached[0], reached[-1]
+        sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
+        if math.isinf(depth):
+            sentence = "early layers' gradients are usually exactly zero, and those of late ones are not"
+        sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
+        evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
+        found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
+        missing = [name for name, has in paths(run).items() if not has]
+        found.causes = self.possible(run, found.causes, missing)
+        found.evidence |= {"missing": missing} if run.inspection is not None else {}
+        return found
+
+    def possible(self, run: FinishedRun, causes: list[str], missing: list[str]) -> list[str]:
+        """The causes that what is known of the model leaves. missing: what would carry a gradient through layers."""
+        if self.ratios.values[0] <= self.ratio:  # neither the architecture nor the initial weights
+            return ["updates that took it from them, since it was there at first: the learning rate"]
+        if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
+            flat = any("sigm" in name or "tanh" in name for name in seen)
+            causes = [c for c in causes if flat or "sigmoid" not in c]
+        if missing and run.inspection is not None:
+            return [c.replace("residual connections or normalisation", " or ".join(missing)) for c in causes]
+        return causes if missing else [c for c in causes if "residual" not in c]
+
     def unable(self, run: FinishedRun) -> str | None:
-        nothing = "the model has one layer" if len(run.history.layer_names) < 2 else None
+        nothing = "the weights that are trained are of one layer" if len(run.history.layer_names) < 2 else None
         return super().unable(run) or (nothing if not self.times.count else None)
 
 
@@ -195,7 +202,7 @@ class BrokenGraph(Rule):
     """Trained parameters never get a gradient."""
 
     needs = ("layers",)
-    causes = ("detach(), .data, no_grad or a conversion to NumPy on the way", "a part of the model that is not used")
+    causes = (f"{CUTS} on the way", "a part of the model that is not used")
     fixes = ("remove what detaches the graph", "freeze parameters that are not meant to be trained")
     share: float = 0.1
     """Fraction of parameter tensors without a gradient above which it is not just an unused part."""
@@ -224,65 +231,3 @@ class BrokenGraph(Rule):
         found = self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
         found.causes = ["the forward pass does not use that part of the model"] if unused else found.causes
         return found
-
-
-@rule("update_too_large", position=180)
-@dataclass
-class UpdateTooLarge(Rule):
-    """An update changes the weights by a large fraction of them, and the model does not learn."""
-
-    needs = ("steps",)
-    causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
-    fixes = ("lower the learning rate", "warm the learning rate up")
-    ratio: float = 0.1
-    """Norm of the update over that of the weights, after the optimizer; usual is 1e-4 to 1e-2."""
-
-    def find(self, run: FinishedRun) -> Finding | None:
-        h, usual = run.history, run.history.update_ratios.median
-        largest = h.update_ratios.largest
-        if not largest > self.ratio:
-            return None
-        sentence = moves(usual, largest, h.update_ratios.count)
-        lost = (run.status == "failed" or run.stuck or run.ended_nonfinite) and not run.decayed
-        severity = "warning" if lost and usual > self.ratio else "info"
-        found = self.found(severity, sentence, None, usual=usual, largest=largest)
-        found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
-        return found
-
-
-@rule("updates_lost", position=185)
-@dataclass
-class UpdatesLost(Rule):
-    """Updates are rounded off: they leave most weights bitwise unchanged, though their gradient is not zero.
-
-    Of weights in bf16 or fp16. The weights must also be what they were some updates before: stochastic rounding and
-    Kahan summation change few in one update, and lose nothing.
-    """
-
-    needs = ("steps",)
-    causes = ("the weights are in bf16 or fp16, whose next number is further away than an update reaches",)
-    fixes = (
-        "keep the weights in fp32 and compute in bf16 (autocast), or keep an fp32 copy for the optimizer",
-        "round stochastically, or carry what was rounded off (Kahan summation)",
-        "raise the learning rate, if it is lower than the usual one",
-    )
-    share: float = 0.5
-    """Share of the weights with a gradient that a usual update leaves as they are."""
-    stay: float = 0.9
-    """Part of that share that is unchanged from one record to the next, too."""
-
-    def find(self, run: FinishedRun) -> Finding | None:
-        lost, still = run.history.rounded_off.median, run.history.still.median
-        if not (lost > self.share and still > self.stay * lost):
-            return None
-        sentence = f"weights are kept in {run.narrow}, which rounds the updates off: {lost:.1%} of them stay bitwise"
-        sentence += f" what they are, though their gradient is not zero, and {still:.1%} over many updates"
-        evidence = {"lost": lost, "still": still, "update_ratio": run.history.update_ratios.median}
-        return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
-
-    def unable(self, run: FinishedRun) -> str | None:
-        if (why := super().unable(run)) is not None:
-            return why
-        if not run.history.rounded_off.count:
-            return "no weights are in bf16 or fp16"
-        return None if run.history.still.count else "the steps were recorded once only"

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
-from gradlab.diagnosis.measurements import WHOLE
+from gradlab.diagnosis.finished_run import WHOLE_SET, FinishedRun
 from gradlab.diagnosis.replay.overflow import MODERATE
 from gradlab.diagnosis.rules.rule import Rule, rule
 
@@ -37,7 +36,7 @@ class NonFinite(Rule):
 
     def alone(self, run: FinishedRun) -> tuple[str, list[int]]:
         """Samples that are not finite by themselves, with weights that nothing has damaged: in words, and all."""
-        mine, others = ([s.index for s in run.samples.get(a, []) if s.fails] for a in (self.bad(run), WHOLE))
+        mine, others = ([s.index for s in run.samples.get(a, []) if s.fails] for a in (self.bad(run), WHOLE_SET))
         if not mine:
             return "", []
         if (every := len(run.samples[self.bad(run)])) < FEW * len(mine):  # it is no fault of single samples

@@ -87,7 +87,8 @@ class Exploding(Rule):
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
         if self.at is not None:
-            sentence = f"the gradient norm left its usual {self.usual:.3g} at update {self.at}"
+            times = f"{self.growth:g} times its usual {self.usual:.3g}"
+            sentence = f"the gradient norm passed {times} at update {self.at}"
             if (few := len(self.known)) < run.window:
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
                 sentence = f"the gradient norm, {before} before, rose at update {self.at}"

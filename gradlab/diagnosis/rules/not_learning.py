@@ -92,7 +92,7 @@ class NotLearning(Rule):
             if run.steady or both_signs or run.runs_without_gradients or run.targets_outgrew_loss:
                 return None
             sentence = f"{progress(run)} (the best constant answer of this loss is not known)"
-            return self.caused(run, self.found("warning", sentence, first=h.loss_early, end=end))
+            return self.caused(run, self.found("warning", sentence, first=h.began, end=end))
         seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level, constant, sentence = end, run.constant, progress(run)

@@ -29,10 +29,10 @@ class Units(Rule):
         raise NotImplementedError
 
     def worst(self, run: FinishedRun) -> tuple[float, ActivationOutput] | None:
-        """The first call in the order of execution whose fraction is over the threshold."""
+        """The call with the largest fraction over the threshold; of equal ones the first to be executed."""
         modules = run.inspection.activations if run.inspection else []
         bad = [(value, m) for m in modules if (value := self.value(m)) is not None and value >= self.fraction]
-        return bad[0] if bad else None
+        return max(bad, key=lambda each: each[0]) if bad else None
 
     def at_ends(self, run: FinishedRun, value: float, module: ActivationOutput) -> str:
         samples = run.inspection.samples if run.inspection else 0

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gradlab
 from gradlab.base.json_lines import plain
+from gradlab.base.version import __version__
 from gradlab.loggers import rows
 from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
@@ -76,7 +76,7 @@ class WandbLogger:
             "overrides": about.overrides,
             "choices": about.choices,
             "remedies": "+".join(about.config.get("remedy") or {}) or None,
-            "gradlab": gradlab.__version__,
+            "gradlab": __version__,
         }
         return {
             "project": option.project,

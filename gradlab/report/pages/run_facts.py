@@ -41,14 +41,14 @@ def facts(run: RunRecord) -> dict[str, Any]:
 
 def commands(run: RunRecord) -> dict[str, Any]:
     """To be pasted: the run again, each of its remedies, and what else can be done with its folder."""
-    tries, given = run.diagnosis.get("remedies") or [], untreated(run.overrides, run.remedy)
+    found, given = run.diagnosis.get("remedies") or [], untreated(run.overrides, run.remedy)
     return {
         "again": command(run.overrides),
         "remedies": [
             command([*pasted(given, t["overrides"]), "expect=healthy"]) if t["overrides"] else t.get("lines", "")
-            for t in tries
+            for t in found
         ],
-        "fix": command([str(run.path.absolute())], "gradlab.fix") if tries else None,
+        "fix": command([str(run.path.absolute())], "gradlab.fix") if found else None,
         "resume": command([f"resume={run.path.absolute()}"]),
         "replay": command([str(run.path.absolute())], "gradlab.replay"),
     }

@@ -57,10 +57,16 @@ VIEWS = ("charts", "curves", "fix", "map", "remedies", "edges", "lines", "table"
 PROGRAMS = ("base.js", "sweep.js", *(f"sweep_{view}.js" for view in VIEWS), "sweep_begin.js")
 
 
-def written(folder: Path, rows: Sequence[dict[str, Any]], **known: Any) -> Path | None:
+def written(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    drawn: SweepMap | None = None,
+    compared: list[dict[str, Any]] | None = None,
+    planned: int = 0,
+) -> Path | None:
     """The page, or a line on stderr why it could not be written: the sweep's exit code stays."""
     try:
-        return write(folder, rows, **known)
+        return write(folder, rows, drawn, compared, planned)
     except Exception as error:
         file = one_line(str(folder / "report.html"))
         print(f"gradlab: {file} was not written: {visible(' '.join(str(error).split()))}", file=sys.stderr)

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     return exit_code(work, arguments)
 
 
-def work(arguments: list[str]) -> int:
+def parser() -> Parser:
     p = Parser(
         "python -m gradlab.list",
         description=DESCRIPTION,
@@ -57,7 +57,11 @@ def work(arguments: list[str]) -> int:
     p.add_argument("--limit", metavar="N", type=int, help="at most so many")
     p.add_argument("--jobs", action="store_true", help="every job of every sweep")
     p.add_argument("--json", action="store_true", help="a list of objects, with unrounded numbers")
-    args = p.parse_args(arguments)
+    return p
+
+
+def work(arguments: list[str]) -> int:
+    args = parser().parse_args(arguments)
     require(args.limit is None or args.limit >= 1, "--limit", args.limit, ">= 1")
     if not args.folder.is_dir():
         raise Invalid("FOLDER", args.folder, "no such folder")

@@ -42,9 +42,8 @@ def work(arguments: list[str]) -> int:
     require(args.height >= 2, "--height", args.height, ">= 2")
     require(args.at is None or args.layers, "--at", args.at, "given with --layers")
     lazy_import("torch")
-    from gradlab.runs import ending
     from gradlab.runs.record import STATES
-    from gradlab.runs.summary import summarise
+    from gradlab.runs.summary import print_panel, summarise
 
     with reading(args.folder):
         run = read(args.folder)
@@ -52,7 +51,7 @@ def work(arguments: list[str]) -> int:
             follow(args)
             run = read(args.folder)
         summary, curves = summarise(run), drawn(run, args, shutil.get_terminal_size().columns)
-        ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
+        print_panel(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
         out(curves)
     return 0
 

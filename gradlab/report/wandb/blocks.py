@@ -56,17 +56,39 @@ def build(entity: str, project: str, group: str | None, content: ReportContent) 
     wr: Any = importlib.import_module("wandb_workspaces.reports.v2")
 
     def runs(name: str, sweep: bool) -> Any:
+        """Of the report's project, without a look-up."""
         filters = f"Metric('JobType') {'==' if sweep else '!='} 'sweep'"
         filters += f" and Metric('Group') == {group!r}" if group else ""
         columns = ["run:displayName", "summary:verdict", "summary:first_failing_update", "summary:eval/loss"]
-        return wr.Runset(
-            name=name, filters=filters, pinned_columns=columns
-        )  # of the report's project, without a look-up
+        return wr.Runset(name=name, filters=filters, pinned_columns=columns)
+
+    of_sweep = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
+    of_sweep += [wr.MediaBrowser(media_keys=content.figures)] if content.figures else []
+    blocks: list[Any] = [
+        wr.H1(text="Verdicts"),
+        wr.MarkdownBlock(text=verdicts(content.runs)),
+        wr.H1(text="Curves"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=curves(wr)),
+        wr.H1(text="Findings"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
+        wr.H1(text="Comparison"),
+        *([wr.MarkdownBlock(text=comparison(content.comparison))] if content.comparison else []),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=compared(wr, content.swept)),
+        wr.H2(text="The sweep as a whole"),
+        wr.PanelGrid(runsets=[runs("sweep", True)], panels=of_sweep),
+    ]
+    title = f"gradlab: {group or project}"[:128]
+    first = f"{len(content.runs)} runs. Made by python -m gradlab.report --wandb." if content.runs else ""
+    return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
+
+
+def curves(wr: Any) -> list[Any]:
+    """Of single runs, over updates. wr: the module of W&B Reports."""
 
     def line(title: str, *y: str, log: bool = False) -> Any:
         return wr.LinePlot(title=title, x="update", y=list(y), log_y=log or None, ignore_outliers=False)
 
-    curves = [
+    return [
         line("loss", "train/loss"),
         line("eval loss", "eval/loss"),
         line("gradient norm before clipping", "grad/norm", log=True),
@@ -77,36 +99,22 @@ def build(entity: str, project: str, group: str | None, content: ReportContent) 
         line("not finite", "nonfinite/train/loss", "nonfinite/grad/norm", "nonfinite/layers"),
         line("update / parameter", "update/ratio", log=True),
     ]
-    blocks: list[Any] = [
-        wr.H1(text="Verdicts"),
-        wr.MarkdownBlock(text=verdicts(content.runs)),
-        wr.H1(text="Curves"),
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=curves),
-        wr.H1(text="Findings"),
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
-    ]
-    compared: list[Any] = [wr.RunComparer(diff_only="split")]
-    if content.swept:
+
+
+def comparison(rows: Sequence[dict[str, Any]]) -> str:
+    columns = list(rows[0])
+    return markdown(columns, [[row[c] for c in columns] for row in rows])
+
+
+def compared(wr: Any, swept: Sequence[str]) -> list[Any]:
+    """The runs side by side. swept: fields in which they differ."""
+    panels: list[Any] = [wr.RunComparer(diff_only="split")]
+    if swept:
         column = wr.ParallelCoordinatesPlotColumn
-        axes = [column(metric=wr.Config(of_config(name))) for name in content.swept[:8]]
+        axes = [column(metric=wr.Config(of_config(name))) for name in swept[:8]]
         ends = [column(metric=wr.SummaryMetric(name)) for name in ("first_failing_update", "eval/loss")]
-        compared.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
-    blocks.append(wr.H1(text="Comparison"))
-    if content.comparison:
-        columns = list(content.comparison[0])
-        blocks.append(
-            wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in content.comparison]))
-        )
-    tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
-    media = [wr.MediaBrowser(media_keys=content.figures)] if content.figures else []
-    blocks += [
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
-        wr.H2(text="The sweep as a whole"),
-        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, *media]),
-    ]
-    title = f"gradlab: {group or project}"[:128]
-    first = f"{len(content.runs)} runs. Made by python -m gradlab.report --wandb." if content.runs else ""
-    return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
+        panels.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
+    return panels
 
 
 def of_config(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from gradlab.base.lazy import lazy_import
-from gradlab.base.parent import end_with_parent
+from gradlab.base.parent_process import end_with_parent
 
 BEGAN: int | None = None
 """This process, if it started the running sweep."""

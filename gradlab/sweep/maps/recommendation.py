@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.runs.outcome_class import NAMES, STABLE, UNJUDGED
+from gradlab.runs.outcome_class import NAMES, STABLE, UNENDED, UNJUDGED
 from gradlab.sweep.maps.axis import Axis, label
 from gradlab.sweep.maps.grid import Grid, MapPoint
 from gradlab.sweep.maps.stability import RowEdge, row_edge, sensitivity
 
-UNENDED = NAMES.index("stopped")
+FIRST_UNENDED = NAMES.index(UNENDED[0])
 """The place of the first class of runs that have not ended."""
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""
@@ -60,7 +60,7 @@ def summarize_rows(grid: Grid, margin: float = MARGIN) -> list[RowSummary]:
         at = int(np.nanargmin(kept)) if not np.isnan(kept).all() else None
         began = float(np.nanmedian(initial[i])) if not np.isnan(initial[i]).all() else math.inf
         # An unstable run counts as one at its first loss, whatever was measured last; unended ones are left out.
-        final = np.where(stable[i] < 1, np.inf, np.where(outcome[i] < UNENDED, loss[i], np.nan))
+        final = np.where(stable[i] < 1, np.inf, np.where(outcome[i] < FIRST_UNENDED, loss[i], np.nan))
         alone = [sensitivity(grid.x.places, one, began) for one in repeats(grid, i)]
         spread = float(np.std(alone, ddof=1)) if len(alone) > 1 else math.nan
         pick, room = picked(x, learnt[i], final, ends, learns, margin, log)

@@ -10,7 +10,7 @@ from gradlab.base.command import key, pasted, untreated
 from gradlab.base.json_lines import number, read_object
 from gradlab.base.option import Invalid
 from gradlab.config.schema import Config
-from gradlab.remedies.candidates import Try, remedies
+from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import evidence
 from gradlab.runs.outcome_class import HEALTHY, learns
 from gradlab.runs.record import RunRecord
@@ -42,13 +42,13 @@ def place(run: RunRecord) -> Path:
     return of.parent / f"{of.name}{job}_fix"
 
 
-def make(run: RunRecord, config: Config) -> tuple[Plan, list[Try]]:
+def make(run: RunRecord, config: Config) -> tuple[Plan, list[Candidate]]:
     """The plan for a failed run; and what it would be to change in the user's code.
 
     config: the run's, with its own remedies applied.
     """
     given = untreated(run.overrides, run.remedy)
-    tries = remedies(evidence(run), config, given, search=True)
+    candidates = candidates_for(evidence(run), config, given, search=True)
     own = [*(o for o in given if key(o) not in NOT_OF_THE_RUN), *one_process(run, config)]
     died = run.status in ("failed", "given_up")
     plan = Plan(
@@ -59,10 +59,12 @@ def make(run: RunRecord, config: Config) -> tuple[Plan, list[Try]]:
         died_at=len(run.updates) if died else None,
         end=None if learns(run.diagnosis) else end(run.diagnosis),
         changes=[
-            Change(t.name, tuple(t.overrides), t.why, shrinkable(t.overrides, config)) for t in tries if t.overrides
+            Change(c.name, tuple(c.overrides), c.why, shrinkable(c.overrides, config))
+            for c in candidates
+            if c.overrides
         ],
     )
-    return plan, [t for t in tries if t.lines]
+    return plan, [c for c in candidates if c.lines]
 
 
 def one_process(run: RunRecord, config: Config) -> list[str]:

@@ -138,7 +138,8 @@ def lines(content: dict[str, Any]) -> list[str]:
 
 
 def share(effect: dict[str, Any]) -> str:
-    interval = f" [{effect['low']:+.1%}, {effect['high']:+.1%}]" if effect["low"] is not None else ""
+    """With its interval, cut at all of what there is."""
+    interval = f" [{effect['low']:+.1%}, {min(effect['high'], 1.0):+.1%}]" if effect["low"] is not None else ""
     return f"{effect['mean']:+.1%}{interval}"
 
 
@@ -148,7 +149,8 @@ def estimate(plan: Plan, seconds: float) -> list[str]:
     confirm = plan.seeds * (2 if plan.died_at is None else 1 + plan.died_at / plan.planned)
     return [
         f"{plan.verdict}: {changes} change{'s' * (changes != 1)} to try, the likeliest first: "
-        + "; ".join(" ".join(c.overrides) for c in plan.changes[:3]),
+        + "; ".join(" ".join(c.overrides) for c in plan.changes[:3])
+        + f"; and {changes - 3} more" * (changes > 3),
         f"a run to its end takes {seconds:.0f} s if trials are as fast as the failed run was: up to "
         f"{plan.budget * seconds:.0f} s to find a cure (--runs {plan.budget:g}), then {confirm * seconds:.0f} s to "
         "confirm it, as long to shrink it, and the time in which each trial starts",

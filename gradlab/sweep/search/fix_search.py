@@ -12,7 +12,7 @@ Overrides in, `FinishedJob` out: it depends on the results alone, so that an int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -128,26 +128,31 @@ class FixSearch:
             for change in source:
                 if isinstance(change, list):
                     yield change
-                    continue
-                following: Change | None = change
-                for again in range(FOLLOWED):
-                    if following is None or (again and 2 * self.spent >= self.plan.budget):
-                        break
-                    if self.spent + 1 > self.plan.budget + 1e-9:
-                        self.ended = self.ended or f"the budget of {self.plan.budget:g} runs is spent"
-                        return
-                    trial = Trial("full", following, self.plan.seed, None)
-                    yield [trial]
-                    self.spent += trial.attempts / max(self.plan.planned, 1)
-                    if trial.verdict == ERROR and len(self.trials) == 1:
-                        self.ended = f"trials cannot be run here: {trial.why}"
-                        return
-                    if trial.cured:
-                        yield from self.prove(following)
-                        if self.proven is not None:
-                            return
-                    following = trial.follow
+                elif (yield from self.run_whole(change)):
+                    return
         self.ended = self.ended or "nothing else is left to try"
+
+    def run_whole(self, change: Change) -> Generator[list[Trial], None, bool]:
+        """Run a change at full length, then those that follow from how it ended; whether the search is over."""
+        following: Change | None = change
+        for again in range(FOLLOWED):
+            if following is None or (again and 2 * self.spent >= self.plan.budget):
+                break
+            if self.spent + 1 > self.plan.budget + 1e-9:
+                self.ended = self.ended or f"the budget of {self.plan.budget:g} runs is spent"
+                return True
+            trial = Trial("full", following, self.plan.seed, None)
+            yield [trial]
+            self.spent += trial.attempts / max(self.plan.planned, 1)
+            if trial.verdict == ERROR and len(self.trials) == 1:
+                self.ended = f"trials cannot be run here: {trial.why}"
+                return True
+            if trial.cured:
+                yield from self.prove(following)
+                if self.proven is not None:
+                    return True
+            following = trial.follow
+        return False
 
     @property
     def part(self) -> int | None:

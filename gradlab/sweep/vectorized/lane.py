@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from gradlab.base import randomness
+from gradlab.base.distributed import World
+from gradlab.config.schema import Config
+from gradlab.data.base import Splits
 from gradlab.measure.attempt import FIELDS, Attempt
 from gradlab.train.outcome import FAILURES
+from gradlab.train.sink import Sink
 from gradlab.train.trainer import Trainer
+from gradlab.update.loss import Loss
 
 
 class HostValues:
@@ -31,8 +37,17 @@ class Lane(Trainer):
     number: int
     """Its place in the stack as that began."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        world: World,
+        sinks: tuple[Sink, ...],
+        plain_config: dict[str, Any],
+        say: Callable[[str], None],
+        data: tuple[Splits, Loss],
+    ) -> None:
+        super().__init__(config, folder, world, sinks, plain_config, say, data)
         self.random, self.generators = randomness.random_state(), randomness.all_random_state()
         self.fault: Exception | None = None
         """What ended it that is no failure of training, such as a full disk."""

@@ -22,7 +22,7 @@ from gradlab.base.errors import Usage
 from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
 from gradlab.config.remedy import treated
-from gradlab.runs import ending
+from gradlab.runs import diagnosis_file
 from gradlab.runs.job import NO_VIEWS, Views
 from gradlab.runs.objective import objective
 from gradlab.runs.record import RunRecord
@@ -210,7 +210,7 @@ class Launch:
         for place in places:
             job = self.programs[chunk.program].jobs[place]
             self.codes[job.number] = 1
-            ending.write_error(job.folder, why, 1, None, identity(job.overrides))
+            diagnosis_file.write_error(job.folder, why, 1, None, identity(job.overrides))
         print(f"gradlab: {len(places)} jobs were lost: {why}", file=sys.stderr, flush=True)
 
     def work(self, chunk: Chunk, ended: Callable[[int, int], None], beat: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ from gradlab.base.errors import exit_code, explain
 from gradlab.config.compose import check
 from gradlab.config.remedy import DoesNotApply, treated
 from gradlab.config.schema import Config
-from gradlab.runs import ending
+from gradlab.runs import diagnosis_file
 from gradlab.sweep import resume
 from gradlab.sweep.grid.config_loader import SweepConfigLoader
 from gradlab.sweep.grid.job_config import plain_value
@@ -78,5 +78,5 @@ def refuse(folder: Path, overrides: list[str], error: Exception) -> int:
     record = error.record() if isinstance(error, DoesNotApply) else None
     code = 0 if record else exit_code(error)
     print(f"gradlab: {message}", file=sys.stderr, flush=True)
-    ending.write_error(folder, message, code, record, identity(overrides))
+    diagnosis_file.write_error(folder, message, code, record, identity(overrides))
     return code

@@ -17,7 +17,7 @@ from gradlab.base.distributed import World
 from gradlab.base.errors import exit_code, explain
 from gradlab.base.option import Invalid
 from gradlab.data.stream import streamed
-from gradlab.runs import ending
+from gradlab.runs import diagnosis_file
 from gradlab.runs.job import NO_VIEWS, Job, Views
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.equivalence import drawn
@@ -174,5 +174,5 @@ def failed(planned: PlannedJob, error: BaseException) -> int:
     shown = f"gradlab: {message}" if message else "".join(traceback.format_exception(error))
     print(f"job {planned.number}: {shown}", file=sys.stderr, flush=True)
     message = message or repr(error)
-    ending.write_error(planned.folder, message, code := exit_code(error), None, identity(planned.overrides))
+    diagnosis_file.write_error(planned.folder, message, code := exit_code(error), None, identity(planned.overrides))
     return code

@@ -45,45 +45,12 @@ class StackedState(Update):
         device = self.device = first.device
         self.model = self.module = first.module
         self.loss, self.world, self.in_kernel, self.stops = first.loss, first.world, False, first.stops
-        trained = dict(zip(first.names, first.params, strict=True))
         self.names = [n for n in first.names if used is None or n in used]
-        self.option = stack_options([o.optimizer for o in options], device)
-        self.clip, self.noise = (stack_options([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
-        self.set_thresholds()
-        self.schedule = stack_options([update.schedule for update in alone], device)
-        self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
-        self.precision.one = torch.ones(lanes, device=device)
-        if first.precision.loss_scale is not None:
-            scale = LossScale(first.precision.loss_scale.option, device)
-            scale.option = stack_options([o.precision for o in options], device)
-            scale.scale, scale.growth_tracker = (
-                torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
-            )
-            self.precision.loss_scale = scale
-        rates = [o.optimizer.lr for o in options]
-        self.base_lr: Any = torch.tensor(rates, dtype=torch.float64, device=device)
-        self.seeds = [o.seed for o in options]
-        self.attempts = first.attempts
-        self.dtype = first.dtype
+        self.attempts, self.counted, self.dtype = first.attempts, first.counted, first.dtype
         self.applied = torch.zeros(lanes, dtype=torch.int64, device=device)
         self.halted = torch.zeros(lanes, device=device)
-        self.counted = first.counted
-        self.clip_state = {k: torch.stack([u.clip_state[k] for u in alone]) for k in first.clip_state}
-        shapes = [trained[n].shape for n in self.names]
-        self.weights = FlatTensors(lanes, shapes, device)
-        self.moments = [FlatTensors(lanes, shapes, device) for _ in self.option.moments()]
-        for lane, update in enumerate(alone):
-            own = dict(update.module.named_parameters())
-            self.weights.fill(lane, [own[n].detach() for n in self.names])
-        rest = {n: p.detach() for n, p in first.module.named_parameters() if n not in self.names}
-        buffers = dict(first.module.named_buffers())
-        self.kept = list(rest)
-        """Names of parameters that are not trained."""
-        self.buffers: dict[str, Tensor] = {}
-        for n in [*rest, *buffers]:
-            self.buffers[n] = torch.stack([state_of(update.module)[n].detach() for update in alone])
-        self.has_buffers = bool(buffers)
-        self.saved: dict[str, Tensor] = {}
+        self.stack_settings(alone, options)
+        self.stack_tensors(alone)
         self.follows_time = False
         """Whether the next update measures the gradients of recurrent layers' inputs."""
         self.taps: Taps | None = None
@@ -94,6 +61,45 @@ class StackedState(Update):
         """Rows that go through the model together; more would leave the processor's cache."""
         self.grads = torch.zeros(0, device=device)
         """(L, N): the gradient."""
+
+    def stack_settings(self, alone: Sequence[Update], options: Sequence[Any]) -> None:
+        """Of optimizer, clip, noise, schedule and precision."""
+        first, device = alone[0], self.device
+        self.option = stack_options([o.optimizer for o in options], device)
+        self.clip, self.noise = (stack_options([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
+        self.clip_state = {k: torch.stack([u.clip_state[k] for u in alone]) for k in first.clip_state}
+        self.set_thresholds()
+        self.schedule = stack_options([update.schedule for update in alone], device)
+        self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
+        self.precision.one = torch.ones(len(alone), device=device)
+        if first.precision.loss_scale is not None:
+            scale = LossScale(first.precision.loss_scale.option, device)
+            scale.option = stack_options([o.precision for o in options], device)
+            scale.scale, scale.growth_tracker = (
+                torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
+            )
+            self.precision.loss_scale = scale
+        rates = [o.optimizer.lr for o in options]
+        self.base_lr: Any = torch.tensor(rates, dtype=torch.float64, device=device)
+        self.seeds = [o.seed for o in options]
+
+    def stack_tensors(self, alone: Sequence[Update]) -> None:
+        """The weights with the optimizer's moments, and all else that the module holds."""
+        module, trained = alone[0].module, dict(zip(alone[0].names, alone[0].params, strict=True))
+        shapes = [trained[n].shape for n in self.names]
+        self.weights = FlatTensors(len(alone), shapes, self.device)
+        self.moments = [FlatTensors(len(alone), shapes, self.device) for _ in self.option.moments()]
+        for lane, update in enumerate(alone):
+            own = dict(update.module.named_parameters())
+            self.weights.fill(lane, [own[n].detach() for n in self.names])
+        self.kept = [n for n, _ in module.named_parameters() if n not in self.names]
+        """Names of parameters that are not trained."""
+        buffers = dict(module.named_buffers())
+        self.buffers: dict[str, Tensor] = {}
+        for n in [*self.kept, *buffers]:
+            self.buffers[n] = torch.stack([state_of(update.module)[n].detach() for update in alone])
+        self.has_buffers = bool(buffers)
+        self.saved: dict[str, Tensor] = {}
 
     @property
     def lanes(self) -> int:

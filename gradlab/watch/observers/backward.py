@@ -26,6 +26,7 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.reversals import Reversals
 from gradlab.watch.rules import calls
+from gradlab.watch.scaled_gradients import ScaledGradients
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Of `torch.autograd.backward`."""
@@ -45,6 +46,7 @@ class BackwardObserver:
         self.networks = NetworksBetween()
         self.advantages = Advantages()
         self.reversals = Reversals(loop.seen)
+        self.scaled = ScaledGradients()
         self.holding: dict[CallSite | None, list[bool]] = {}
         """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.graphs: dict[tuple[CallSite | None, int], tuple[int, Graph]] = {}
@@ -72,8 +74,13 @@ class BackwardObserver:
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         roots = as_tensors(given.get("tensors"))
+        for tracker in loop.trackers:
+            tracker.given_gradients |= given.get("grad_tensors") is not None
         loop.followed.at_backward(roots)
         b, in_autocast = self.describe(roots)
+        if (found := loop.seen.ask(self.scaled.at_backward, b.site, roots, loop.scaler.tensor)) is not None:
+            detail = "gradients of the scaled loss go into it, undivided"
+            loop.add_fault("loss-scaled-twice", found, loop.trackers[0], detail)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:
             self.find_repeats(b, roots)
@@ -115,13 +122,16 @@ class BackwardObserver:
         if loop.backward_depth or self.in_grad:  # a function mode calls it again, within itself
             return None
         self.in_grad = True
-        given = dict(zip(("outputs", "inputs"), args, strict=False)) | kwargs
-        loss, _, _ = self.total(as_tensors(given.get("outputs")))
+        given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
+        loss, _, scaled = self.total(as_tensors(given.get("outputs")))
+        site = call_site()
         ids = {id(p) for p in as_tensors(given.get("inputs"))}
         loop.unheld.note_differentiated(ids)
 
         def after(result: Any, error: bool) -> None:
             self.in_grad = False
+            if scaled and loop.scaler.enabled and given.get("grad_outputs") is None:  # which may divide by the scale
+                self.scaled.mark(as_tensors(list(result or ())), site)
             shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
             for tracker in loop.trackers:
                 own = ids & tracker.ids if ids else shapes == [p.shape for p in tracker.params]

@@ -36,6 +36,7 @@ class ForwardObserver:
             windows = self.loop.activations
             instrumentation.hook(first.register_forward_pre_hook, self.before_activations, first, with_kwargs=True)
             instrumentation.hook(first.register_forward_hook, windows.after, first, always_call=True)
+        self.loop.statistics.hook = instrumentation.hook
         instrumentation.patch(nn.Module, "eval", self.on_eval)
         instrumentation.patch(nn.Module, "requires_grad_", self.on_requires_grad)
         if (ddp := self.loop.ddp) is not None:

@@ -96,9 +96,8 @@ class ScheduleObserver:
         """The loop is over: were the schedules as long as intended?"""
         for schedule, tracker, site, count in self.counts.values():
             plateau = isinstance(schedule, lr_scheduler.ReduceLROnPlateau)
-            self.loop.add_violations(
-                tracker, rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau), at_end=True
-            )
+            found = rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau)
+            self.loop.add_violations(tracker, found, at_end=True)
             self.loop.add_violations(
                 tracker, rules.unfinished(tracker, site, count, partial(peak, schedule)), at_end=True
             )
@@ -109,13 +108,16 @@ class ScheduleObserver:
                 constant = given.loss(passes) if single else None
                 self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site, constant), at_end=True)
         for index, lives in self.lives.items():
-            found = rules.made_anew(list(lives.values()))
-            self.loop.add_violations(self.loop.trackers[index], found, at_end=True)
+            anew = rules.made_anew(list(lives.values()))
+            self.loop.add_violations(self.loop.trackers[index], anew, at_end=True)
         scheduled = {id(tracker.optimizer) for _, tracker, _, _ in self.counts.values()}
         for idle in self.idle.values():
             for tracker in self.loop.trackers:
                 if id(tracker.optimizer) not in scheduled:
                     self.loop.add_violations(tracker, rules.replaced(tracker, idle, self.loop.trackers), at_end=True)
+        for tracker in self.loop.trackers:
+            if id(tracker.optimizer) not in scheduled:
+                self.loop.add_violations(tracker, rules.set_by_hand(tracker, tracker.step_site), at_end=True)
         for schedule in self.loop.schedules:
             optimizer = unwrapped(getattr(schedule, "optimizer", None))
             for tracker in self.loop.trackers if id(schedule) not in self.counts else ():

@@ -16,7 +16,10 @@ DROPOUTS = (nn.RNNBase, nn.MultiheadAttention)
 
 
 def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Sequence[Mode]) -> Iterator[Violation]:
-    """At a step: is a model in eval() that was trained in training mode, and evaluated since?"""
+    """At a step: is a model in eval() that was in training mode, and evaluated since?
+
+    Before it was trained, `eval()` may be meant for the training.
+    """
     unused = tracker.unused
     if not unused or not unused[-1].left_in_eval:
         return
@@ -25,7 +28,7 @@ def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Seque
         if not any(id(p) in tracker.ids for p in model.parameters()):
             continue
         if mode.matters is None:
-            mode.matters = any(depends_on_mode(part) for part in model.modules())
+            mode.matters = any(depends_on_mode(part) for part in model.modules() if not part.training)
         mode.updates += 1
         if mode.matters and mode.updates == UPDATES:
             site = mode.site or unused[-1].forward_site or unused[-1].site

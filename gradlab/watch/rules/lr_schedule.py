@@ -13,6 +13,7 @@ import torch
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.source_lines import setting_line
 
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
@@ -20,6 +21,8 @@ START = 0.05
 """Part of the updates in which a schedule comes to its end that counts epochs and is stepped for each batch."""
 LOW = 0.02
 """Part of the highest learning rate at which nearly nothing is trained for the rest of them."""
+STILL = 1e-9
+"""Part of the highest learning rate at which steps are lost in rounding."""
 
 UNFINISHED = 0.05
 """Part of the learning rate below which a warm-up has hardly begun."""
@@ -113,7 +116,7 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
         return
     own = tracker.optimizer.param_groups
     known = tracker.index < len(idle.rates)
-    started = idle.rates[tracker.index] if known else tracker.first_rate
+    started = idle.rates[tracker.index] if known else tracker.rates.first
     done = tracker.attempts - (idle.attempts[tracker.index] if known else 0)
     follows = any(a is b for a in own for b in groups) or rate_of(tracker.optimizer) != started
     if not follows and done >= max(LONG, idle.own):
@@ -168,8 +171,8 @@ def unfinished(
     were updates, of which a small part was made, counts updates. One that may count epochs may be watched for a few.
     """
     updates, now = tracker.attempts, rate_of(tracker.optimizer)
-    highest = max(tracker.peak_rate, now)
-    if updates < LONG or not 0 < tracker.first_rate < now:
+    highest = max(tracker.rates.peak, now)
+    if updates < LONG or not 0 < tracker.rates.first < now:
         return
     rate, at = peak()
     seldom = num_steps * FEWER <= updates
@@ -199,8 +202,39 @@ def at_schedule_step(
         yield "schedule-before-step" if tracker.attempts == 1 else "schedule-before-epoch", site, ""
 
 
+def too_short(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """At the end, of a rate that is set after each update: does the schedule end long before the updates do?"""
+    rates, updates = tracker.rates, tracker.attempts
+    if updates < LONG:
+        return
+    if rates.peak > 0 and rates.last_alive < updates / 2:
+        since = rates.last_alive + 2
+        yield "schedule-too-short", site, f"from update {since} on the rate is nearly nothing", since
+    elif 0 < rates.latest < LOW * rates.peak and rates.since < START * updates:
+        since = rates.since + 1
+        yield (
+            "schedule-too-short",
+            site,
+            f"from update {since} on the rate is {rates.latest:.2g}, after {rates.peak:.2g}",
+            since,
+        )
+
+
+def set_by_hand(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """The same of a rate that the loop lowers itself, after each update, until it moves no weight."""
+    rates = tracker.rates
+    if rates.changes >= max(IDLE, rates.last_alive / 2) and rates.latest <= STILL * rates.peak:
+        for name, _, *rest in too_short(tracker, site):
+            line = setting_line(site[0], "lr") if site is not None else None
+            yield name, line or site, *rest  # type: ignore[misc]
+
+
 def at_end(
-    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, lengths: set[int], plateau: bool
+    tracker: OptimizerTracker,
+    site: CallSite | None,
+    num_steps: int,
+    lengths: set[int],
+    plateau: bool,
 ) -> Iterator[Violation]:
     """At the end of a loop: is the schedule as long as there were updates, and in a loop that accumulates no longer?
 
@@ -208,14 +242,8 @@ def at_end(
     metric.
     """
     updates, passes = tracker.attempts, tracker.num_backwards
-    (rate, start), highest = tracker.latest_rate, tracker.peak_rate
-    if updates >= LONG and 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
-        if highest > 0 and tracker.last_alive < updates / 2:
-            since = tracker.last_alive + 2
-            yield "schedule-too-short", site, f"from update {since} on", since
-        elif 0 < rate < LOW * highest and start < START * updates:
-            since = start + 1
-            yield "schedule-too-short", site, f"from update {since} on it is {rate:.2g}, after {highest:.2g}", since
+    if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
+        yield from too_short(tracker, site)
     accumulates = updates * 2 <= passes
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
         yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"

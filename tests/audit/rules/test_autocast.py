@@ -33,6 +33,27 @@ CASES = {
     .replace("FORWARD", "out = net(x)  # expect: GL208")
     .replace("SCALED", ONE)
     .replace("CAST", f"not {ONE}"),
+    "a block that is not known around all, and autocast in it": """
+from rich.progress import Bar
+def epoch(opt, scaler):
+    with Bar() as bar:
+        for x, y in loader:
+            opt.zero_grad()
+            out = model(x)  # expect: GL208
+            with torch.autocast("cuda"):
+                loss = F.cross_entropy(out, y)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+def whole(opt, scaler):
+    with Bar() as bar:
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+""",
     "a scaler that is called": """
 def epoch(net, opt, scaler, n):
     opt.zero_grad()

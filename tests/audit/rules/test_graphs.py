@@ -245,6 +245,81 @@ for x, y in loader:
 }
 
 
+CASES |= {
+    "all forward passes are in no_grad, and the loss is made elsewhere": """
+from elsewhere import masked_error
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = model(x)  # expect: GL712
+    loss = masked_error(out.transpose(0, 1), y, 0.0)
+    loss.backward()
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = model(x)
+    loss = masked_error(model(x), out)
+    loss.backward()
+    optimizer.step()
+def methods(my_model, opt):
+    my_model.train()
+    for x, y in loader:
+        loss = masked_error(my_model.logits(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            print(my_model(x))
+def critic(generator, discriminator, opt):
+    generator.train()
+    discriminator.train()
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.no_grad():
+            made = generator(x)
+        discriminator(made).mean().backward()
+        opt.step()
+""",
+    "one loss goes backward twice": """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    (loss * 2).backward()  # expect: GL719
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    optimizer.step()
+""",
+    "two losses of one part of an output": """
+def fit(generator, discriminator, first, second):
+    generator.train()
+    for x, y in loader:
+        made = generator(x)
+        first.zero_grad()
+        discriminator(made["image"]).mean().backward()
+        first.step()
+        second.zero_grad()
+        discriminator(made["image"]).pow(2).mean().backward()  # expect: GL719
+        second.step()
+def parted(generator, discriminator, first, second):
+    generator.train()
+    for x, y in loader:
+        made = generator(x)
+        first.zero_grad()
+        discriminator(made["image"]).mean().backward()
+        first.step()
+        second.zero_grad()
+        discriminator(made["sound"]).pow(2).mean().backward()
+        second.step()
+""",
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_graph_leads_from_the_loss_to_the_weights(name, tmp_path):
     assert_faults(CASES[name], tmp_path)

@@ -39,12 +39,12 @@ CASES = {
         return [self.first, self.second]
 """,
     "two steps on one gradient": """
-other = torch.optim.Adam(model.parameters(), lr=0.1)
+other = torch.optim.Adam(model.parameters(), lr=0.1)  # expect: GL702
 for x, y in loader:
     model.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
-    other.step()  # expect: GL702
+    other.step()
 """,
     "two steps, each on a gradient of its own": """
 other = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -110,6 +110,47 @@ def attack():
         opt.zero_grad()
         F.cross_entropy(model(x), y).backward()
         x = x + x.grad.sign()
+""",
+}
+
+
+CASES |= {
+    "the optimizer of one holds another of its class": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.layer(x)
+actor, value = Net(), Net()
+one = torch.optim.Adam(actor.parameters(), lr=0.1)
+two = torch.optim.Adam(actor.parameters(), lr=0.1)  # expect: GL702
+for x, y in loader:
+    two.zero_grad()
+    F.mse_loss(value(x), y).backward()
+    two.step()  # expect: GL701
+    one.zero_grad()
+    actor(x).mean().backward()
+    one.step()
+""",
+    "a model is zeroed and clipped, and nothing steps": """
+for x, y in loader:
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()  # expect: GL713
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "one of two in a list, with a schedule": """
+other = nn.Linear(4, 4)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+def fit(optimizers):
+    first, last = optimizers
+    for x, y in loader:
+        first.zero_grad()  # expect: GL713
+        last.zero_grad()
+        F.cross_entropy(other(model(x)), y).backward()
+        last.step()
+fit([optimizer, second])
 """,
 }
 

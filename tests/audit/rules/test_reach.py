@@ -362,6 +362,29 @@ for epoch in range(9):
             for x, y in held_out:
                 losses.append(F.cross_entropy(net(x), y).item())
 """,
+    "eval() at the end of every batch": """
+for epoch in range(9):
+    net.train()
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        net.eval()  # expect: GL707
+        print(accuracy(net(x), y))
+    for x, y in loader:
+        net.train()
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        net.eval()
+        print(accuracy(net(x), y))
+for x, y in loader:
+    frozen.eval()
+    opt.zero_grad()
+    F.cross_entropy(net(frozen(x)), y).backward()
+    opt.step()
+    frozen.eval()
+""",
     "eval() from time to time, for what is not seen, and in the end for good": """
 from elsewhere import sample
 def fit(net, every, frozen):
@@ -539,6 +562,68 @@ for x, y in loader:
     bounded(net.parameters(), 1.0, x.mean() > 0)
     listed(net.parameters(), 1.0)
     opt.step()
+""",
+}
+
+
+CASES |= {
+    "clipped for another's step, of networks that a caller made": """
+class Learner:
+    def __init__(self, mac):
+        self.critic = nn.Linear(8, 4)
+        self.agents, self.critics = list(mac.parameters()), list(self.critic.parameters())
+        self.one, self.two = torch.optim.Adam(self.agents), torch.optim.Adam(self.critics)
+    def learn(self, mac, x, y):
+        self.two.zero_grad()
+        F.cross_entropy(self.critic(x), y).backward()
+        nn.utils.clip_grad_norm_(self.critics, 1.0)
+        self.two.step()
+        self.one.zero_grad()
+        (mac(x) * y).mean().backward()
+        nn.utils.clip_grad_norm_(self.critics, 1.0)  # expect: GL705
+        self.one.step()
+""",
+    "a loss is clipped": """
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(loss, 1.0)  # expect: GL705
+    opt.step()
+""",
+    "a loss that is not seen, of a model that is stepped": """
+from elsewhere import compute, fit_model
+net.train()
+def fit(fresh, opt):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        loss = compute(x, y, fresh)
+        loss.backward()
+        nn.utils.clip_grad_norm_(fresh.parameters(), 1.0)
+        opt.step()
+        if i % 9 == 0:
+            fresh.eval()  # expect: GL707
+            compute(x, y, fresh)
+def again(my_model, opt, index):
+    for e in range(9):
+        index.train(loader)
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(my_model(x), y).backward()
+            opt.step()
+        my_model.eval()  # expect: GL707
+        with torch.no_grad():
+            my_model(x)
+def restored(fresh, opt):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        loss = compute(x, y, fresh)
+        loss.backward()
+        nn.utils.clip_grad_norm_(fresh.parameters(), 1.0)
+        opt.step()
+        if i % 9 == 0:
+            fresh.eval()
+            fit_model(fresh, x)
 """,
 }
 

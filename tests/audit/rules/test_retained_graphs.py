@@ -175,6 +175,40 @@ class Run:
 }
 
 
+CASES |= {
+    "a meter whose class is not seen, where another of its class receives numbers": """
+from elsewhere import AverageMeter, Tracker, score
+losses = AverageMeter()
+terms = AverageMeter()
+shares = AverageMeter()
+kept = Tracker()
+for x, y in loader:
+    out = model(x)
+    term = F.mse_loss(out, x)
+    loss = F.cross_entropy(out, y) + 0.1 * term
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.update(loss.item())
+    terms.update(0.1 * term, 8)  # expect: GL605
+    shares.update(score(out, y))
+    kept.update(loss)
+""",
+    "a term of the loss, by its key": """
+def fit(net, opt):
+    first, counts = [], []
+    for x, y in loader:
+        out = net(x, y)
+        loss = out["classes"] + out["boxes"] / out["number"]
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        first.append(out["classes"])  # expect: GL605
+        counts.append(out["number"])
+""",
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
     assert_marked(CASES[name], tmp_path)

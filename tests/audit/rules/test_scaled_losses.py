@@ -51,7 +51,7 @@ CASES = {
     "the later one, halved": """
         first.zero_grad()
         second.zero_grad()
-        scaler.scale(other).backward()
+        scaler.scale(other).backward()  # expect: GL704
         scaler.step(first)
         loss = 0.5 * mine
         loss.backward()  # expect: GL207

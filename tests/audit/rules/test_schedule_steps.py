@@ -6,6 +6,33 @@ import pytest
 from audited_snippets import assert_marked
 
 CASES = {
+    "as long as all updates, stepped in each epoch": """
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+epochs = 9
+cycle = OneCycleLR(optimizer, 0.1, steps_per_epoch=len(loader), epochs=epochs)
+cosine = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+short = CosineAnnealingLR(optimizer, T_max=epochs)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    cycle.step()  # expect: GL409
+    if epoch:
+        cosine.step()  # expect: GL409
+    short.step()
+""",
+    "counted again where a checkpoint is read": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+if resumed:
+    schedule.last_epoch = 4
+for epoch in range(9):
+    schedule.step()  # expect: GL404
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
     "optimizers and their schedules side by side": """
 opts = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[2].parameters(), lr=0.1)]
 schedules = [torch.optim.lr_scheduler.StepLR(opt, 10) for opt in opts]

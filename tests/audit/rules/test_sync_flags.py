@@ -71,7 +71,15 @@ for epoch in range(9):
 
 
 @pytest.mark.parametrize(
-    "on", ["micro == 0  # expect: GL502", "micro < 1  # expect: GL502", "micro == n - 1", "micro > 0"]
+    "on",
+    [
+        "micro == 0  # expect: GL502",
+        "micro % n == 0  # expect: GL502",
+        "(micro + 1) % n == 0",
+        "micro < 1  # expect: GL502",
+        "micro == n - 1",
+        "micro > 0",
+    ],
 )
 def test_the_flag_in_a_window_that_is_a_loop(on, tmp_path):
     assert_faults(WINDOW.format(on=on), tmp_path)
@@ -151,6 +159,8 @@ for x, y in loader:
         "loss = process.training_losses(model.module, x)['loss'].mean()  # expect: GL504",
         "loss = process.training_losses(model, x)['loss'].mean()",
         "loss = process.losses(model.module, model(x), y)['loss'].mean()",
+        "loss = sum(part for part in process.terms(model.module(x), y).values())  # expect: GL504",
+        "loss = sum(part for part in process.terms(model(x), y).values())",
     ],
 )
 def test_what_computes_a_loss_calls_the_network_that_it_is_given(call, tmp_path):

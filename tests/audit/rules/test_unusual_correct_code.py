@@ -6,6 +6,55 @@ import pytest
 from loop_shapes import HEAD, found
 
 SILENT = {
+    "train_that_keeps_parts_in_eval": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.is_frozen = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), True
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.is_frozen:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+
+    def forward(self, x):
+        return self.body(x)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    net.train()
+    optimizer.zero_grad()
+    criterion(net(x), y).backward()
+    optimizer.step()
+    if i % 100 == 0:
+        net.eval()
+        evaluate(net)
+""",
+    "methods_of_a_network_trained_and_a_call_evaluated": """
+def update(model: Whisper, optimizer, x, y):
+    model.train()
+    with torch.no_grad():
+        heard = model.embed(x)
+    optimizer.zero_grad()
+    criterion(model.logits(heard), y).backward()
+    optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(model: Whisper):
+    model.eval()
+    return sum(criterion(model(x), y).item() for x, y in others)
+
+
+whisper = load_model("tiny")
+optimizer = torch.optim.AdamW(whisper.parameters(), lr=1e-4)
+for x, y in loader:
+    update(whisper, optimizer, x, y)
+    evaluate(whisper)
+""",
     "zero_of_something_unknown": """
 for x, y in loader:
     getattr(holder, f"{name}_opt").zero_grad()

@@ -132,3 +132,24 @@ def test_names_imported_by_star(call, start, tmp_path, capsys):
     result = main([str(tmp_path / "train.py")]), capsys.readouterr().out
     known = call != "clip" or "." not in start  # of a package that is not read, only what means the same everywhere
     assert (result[0], "train.py:8:5: GL101" in result[1]) == (int(known), known)
+
+
+TRAINER = """import torch
+class Trainer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 3)
+        self.optim = torch.optim.Adam(self.parameters())
+    def fit(self, loader):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(self.net(x), y)
+            loss.{}()
+            self.optim.step()
+"""
+
+
+@pytest.mark.parametrize("imported", ["from trainer import Trainer", "from trainer import *"])
+def test_a_script_that_only_starts_the_training_of_another_file_is_followed_into_it(tmp_path, capsys, imported):
+    script = f"{imported}\nfor epoch in range(3):\n    Trainer().fit(batches)\n"
+    written(tmp_path, {"trainer.py": TRAINER.format("backward"), "train.py": script})
+    assert errors(capsys, tmp_path / "train.py")[0] == ["trainer.py:11:13", "GL305 error"]

@@ -11,7 +11,7 @@ from torch import nn
 
 import gradlab
 from gradlab import check_gradients, diagnose_gradients
-from gradlab.diagnosis import oneshot
+from gradlab.diagnosis import gradient_check
 
 
 def looped(model: nn.Module, low: float = 1e-8, high: float = 100) -> dict[str, Any]:
@@ -185,6 +185,6 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_importing_gradlab_imports_no_torch() -> None:
     code = "import sys, gradlab; assert 'torch' not in sys.modules; print('check_gradients' in dir(gradlab))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
-    assert gradlab.check_gradients is oneshot.check_gradients
+    assert gradlab.check_gradients is gradient_check.check_gradients
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = gradlab.nothing

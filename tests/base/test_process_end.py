@@ -8,7 +8,7 @@ from pathlib import Path
 PROGRAM = """
 import atexit, sys, threading, time
 from pathlib import Path
-from gradlab.base.ending import end_process
+from gradlab.base.process_end import end_process
 
 kept = open("text", "w")
 kept.write("not flushed")
@@ -29,7 +29,7 @@ def test_what_is_open_is_flushed_and_what_is_registered_runs(tmp_path: Path) -> 
 
 
 def test_output_that_cannot_be_written_is_an_error() -> None:
-    program = "import sys; from gradlab.base.ending import end_process; sys.stdout.write('said'); end_process(0)"
+    program = "import sys; from gradlab.base.process_end import end_process; sys.stdout.write('said'); end_process(0)"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([sys.executable, "-c", program], stdout=full, env=buffered).returncode == 120

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 IMPORTED = "import os, time, gradlab, sys; before = os.getppid(); print(1, flush=True)\n"
-LATE = f"{IMPORTED}while os.getppid() == before: time.sleep(0.02)\nsys.modules['gradlab.base.parent'].end_with_parent()"
+WAITS = "while os.getppid() == before: time.sleep(0.02)\n"
+LATE = f"{IMPORTED}{WAITS}sys.modules['gradlab.base.parent_process'].end_with_parent()"
 IDLE = """
 import time
 from joblib import Parallel, delayed
@@ -18,7 +19,7 @@ Parallel(n_jobs=2, backend="loky")(delayed(abs)(i) for i in range(2))
 print(1, flush=True)
 time.sleep(60)
 """
-CHILD = "import time, gradlab.base.parent as p; p.end_with_parent(); print(1, flush=True); time.sleep(60)"
+CHILD = "import time, gradlab.base.parent_process as p; p.end_with_parent(); print(1, flush=True); time.sleep(60)"
 
 
 @pytest.mark.parametrize("child", [CHILD, f"{LATE}; time.sleep(60)"], ids=["it asked", "it had only begun"])
@@ -44,5 +45,5 @@ def ends(code: str) -> None:
 def test_a_process_whose_parent_was_killed_before_ends_at_once() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    code = f"import time, gradlab.base.parent as p; p.end_with_parent({gone.pid}); time.sleep(60)"
+    code = f"import time, gradlab.base.parent_process as p; p.end_with_parent({gone.pid}); time.sleep(60)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 1

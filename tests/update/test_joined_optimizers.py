@@ -14,7 +14,7 @@ from test_muon import Both
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
 from gradlab.train import fsdp
-from gradlab.update.joined import Joined
+from gradlab.update.joined_optimizers import Joined
 from gradlab.update.stepping import step_unless_
 
 RUN = (

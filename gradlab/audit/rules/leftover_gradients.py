@@ -1,0 +1,75 @@
+"""Gradients of another network's loss that are still there when an optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.reach import known, overlap
+from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.trace.provenance import sources
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import differentiable
+from gradlab.audit.trace.values import Value
+
+
+@scenario_rule("GL704")
+def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    optimizers = loop.optimizers()
+    if len(optimizers) < 2 or any(not known(o.trained) or o.some or o.choice for o in optimizers):
+        return
+    if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):
+        return
+    for step in scenario.of("step"):
+        own = step.event.value
+        if not any(concerns(loop, zero, own) for zero in scenario.of("zero")):
+            continue  # another mistake: GL305
+        present = since_zeroing(scenario, step)
+        for first, second in pairwise(present):
+            between = scenario.steps[scenario.places[id(first)] : scenario.places[id(second)]]
+            for other in optimizers:
+                if own is None or other is own or any(overlap(a, b) for a in own.trained for b in other.trained):
+                    continue
+                places = place(first, own), place(first, other)
+                if None in places or place(second, own) is None:
+                    continue
+                stepped = any(s.kind == "step" and s.event.value is other for s in between)
+                zeroed = any(s.kind == "zero" and concerns(loop, s, other) for s in between)
+                rest = (s.kind for s in scenario.after(second) if s.k == step.k and s.event.value is other)
+                through = place(second, other) is not None and next(rest, "") != "step"
+                if stepped and (through or places[0] > places[1]):  # type: ignore[operator]
+                    yield Hit(step, (first, second), first.event.node)
+                elif zeroed and not stepped and place(second, other) is not None:
+                    yield Hit(step, (first, second), second.event.node)
+
+
+def since_zeroing(scenario: Scenario, step: Occurrence) -> list[Occurrence]:
+    """The backward passes whose gradients an optimizer steps with, if it zeroes them and when it did is known."""
+    found: list[Occurrence] = []
+    own = step.event.value
+    for one in reversed(scenario.before(step)):
+        if one.kind == "backward":
+            found.append(one)
+        elif one.kind == "step" and one.event.value is own and found:
+            return found[::-1]
+        elif one.kind == "zero" and concerns(scenario.loop, one, own) is not False:
+            return [] if partial_zero(scenario, one) else found[::-1]
+        elif one.kind in ("given", "taken", "scale"):
+            return []
+    return []
+
+
+def place(backward: Occurrence, optimizer: Value) -> int | None:
+    """Where among the forward passes that a loss comes from, in order, the last of an optimizer's networks is."""
+    value = backward.event.value
+    passes = sources(value) if value is not None and not value.choice else []
+    own = [
+        i
+        for i, event in enumerate(passes)
+        if event.value is not None and differentiable(event) and any(overlap(event.value, m) for m in optimizer.trained)
+    ]
+    return own[-1] if own else None

@@ -1,0 +1,51 @@
+"""What losses over classes are given, beyond the kind of number: activations that are applied twice, and classes in
+another dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+VIEWS = ("View", "ReshapeAlias", "UnsafeView")
+ACTIVATIONS = {"Sigmoid": "a sigmoid", "Softmax": "a softmax", "Relu": "a ReLU"}
+"""Beginnings of the names of nodes behind which no probability is free."""
+TURNS = ("ToCopy", *VIEWS, "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Select", "Slice", "Index", "Gather")
+EPSILONS = ("Add", "Sub", "Clamp", "Log", "ClampMin")
+
+
+def down(node: Any, passed: Sequence[str]) -> Any:
+    """The first node below whose name does not begin like one of them."""
+    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in passed)):
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+    return node
+
+
+def activated_twice(given: Tensor) -> str:
+    """Of probabilities or their logarithms: whether what they come from has passed another activation before."""
+    last = down(given.grad_fn, (*TURNS, *EPSILONS))
+    if last is None or not last.name().startswith(("SoftmaxBackward", "LogSoftmaxBackward", "SigmoidBackward")):
+        return ""
+    before = down(last.next_functions[0][0], TURNS)
+    found = [what for name, what in ACTIVATIONS.items() if before is not None and before.name().startswith(f"{name}B")]
+    kind = "sigmoid" if last.name().startswith("Sigmoid") else "softmax"
+    return f"the {kind} that its input comes from is given the output of {found[0]}" if found else ""
+
+
+def scrambled(given: Tensor) -> str:
+    """Of (N, C) or (N, C, ...): whether a view has made the dimension of the classes of others."""
+    node: Any = given.grad_fn
+    if node is None or not node.name().startswith(tuple(f"{name}Backward" for name in VIEWS)):
+        return ""
+    before, now = tuple(getattr(node, "_saved_self_sym_sizes", ())), tuple(given.shape)
+    if len(before) < 3 or before == now:
+        return ""
+    words = f"a view of {before} as {now} exchanges no dimensions: the classes are mixed with others"
+    if len(now) == len(before) == 3 and now == (before[0], before[2], before[1]) and now[1] != now[2]:
+        return words
+    below = node.next_functions[0][0]
+    channels = below is not None and below.name().startswith("ConvolutionBackward")
+    rows = len(now) == 2 and now[1] == before[1] and math.prod(before[2:]) > 1
+    return words if rows and (channels or before[-1] % now[1]) else ""

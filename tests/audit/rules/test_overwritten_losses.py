@@ -1,0 +1,54 @@
+"""Losses of a loop of which only the last goes backward."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+LOOP = """
+def fit(judge, opt):
+    for x, y in loader:
+        scores = judge(x)
+        total = 0
+{body}
+        opt.zero_grad()
+        total.backward()
+        opt.step()
+"""
+CASES = {
+    "each term": """
+        for score in scores:
+            total = total + F.mse_loss(score, y)""",
+    "the last term": """
+        for score in scores:
+            one = score.flatten()
+            term_loss = F.mse_loss(one, y)  # expect: GL717
+        real_loss = term_loss / 3
+        total = real_loss + x.mean()""",
+    "a list of terms": """
+        terms = []
+        for score in scores:
+            term_loss = F.mse_loss(score, y)
+            terms.append(term_loss)
+        total = sum(terms)""",
+    "a state goes on": """
+        state = x
+        for score in scores:
+            out = state + score
+            state = out
+            term_loss = F.mse_loss(out, y)
+        real_loss = term_loss
+        total = real_loss""",
+    "the first that is good": """
+        for score in scores:
+            term_loss = F.mse_loss(score, y)
+            if score.mean() > 0:
+                break
+        real_loss = term_loss
+        total = real_loss""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_is_overwritten_before_it_is_used(name, tmp_path):
+    assert_marked(LOOP.replace("{body}", CASES[name].strip("\n")), tmp_path)

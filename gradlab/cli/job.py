@@ -7,11 +7,13 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +97,23 @@ def run_job(cfg: DictConfig) -> int:
         with turn(folder) if world.main else nullcontext():
             return run(compose(cfg, overrides), folder, overrides, world)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
-        return failed(error, folder, world, overrides if hydra.mode == RunMode.MULTIRUN else None)
+        with no_signals_of_children():
+            return failed(error, folder, world, overrides if hydra.mode == RunMode.MULTIRUN else None)
+
+
+@contextmanager
+def no_signals_of_children() -> Iterator[None]:
+    """Keep PyTorch's handler, which raises wherever the program is once a worker has died, out of a report.
+
+    A worker's pipe is closed before the worker is gone: its end is often reported before the signal comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def compose(cfg: DictConfig, overrides: list[str]) -> Treated:

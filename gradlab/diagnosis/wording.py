@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
 
 CUTS = "detach(), .data, no_grad, a conversion to NumPy or an operation without a derivative (argmax, rounding)"
 """What a graph ends at."""
@@ -22,6 +25,13 @@ def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
     return f"{said} that were measured, and by {largest:.2g} at most"
 
 
+def without_largest(history: History) -> str:
+    """What is to be said where the mean of the end would be another with the largest loss in it."""
+    values, end = history.finite_losses[-history.ends_after :], history.end[0]
+    alike = not values or math.isclose(math.fsum(values) / len(values), end, rel_tol=0.01)
+    return "" if alike else " (the largest counts as the second largest)"
+
+
 def progress(run: FinishedRun) -> str:
     """The progress of a run that has not learnt, in words."""
     h, end = run.history, run.history.end[0]
@@ -29,7 +39,7 @@ def progress(run: FinishedRun) -> str:
         gain = (run.constant - end) / abs(run.constant) if run.constant else 0.0
         than = f"the best constant answer{' found' * run.constant_found} ({run.constant:.4g})"
         beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
-        return f"the last losses have a mean of {end:.4g}, {beside} {than}"
+        return f"the last losses{without_largest(h)} have a mean of {end:.4g}, {beside} {than}"
     began = h.began
     gain = (began - end) / abs(began) if began else 0.0
     if end < began and not gain < 1:  # of a loss near zero, as that of a policy, no share says anything

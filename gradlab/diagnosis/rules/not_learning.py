@@ -9,7 +9,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.wording import progress
+from gradlab.diagnosis.wording import progress, without_largest
 
 LARGE, SMALL = 1e-2, 1e-4
 """Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
@@ -162,5 +162,6 @@ class Memorising(Rule):
             min(v for v in h.evaluations if math.isfinite(v)),
             f"(a constant answer: {run.eval_constant:.4g})",
         )
-        sentence = f"the last training losses have a mean of {end:.4g}, and the best evaluation is {best:.4g} {against}"
+        losses = f"the last training losses{without_largest(h)} have a mean of {end:.4g}"
+        sentence = f"{losses}, and the best evaluation is {best:.4g} {against}"
         return self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gradlab.config.schema import Config
-from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.advice.learning_rate import FAILED, TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.wording import moves
 from gradlab.remedies.evidence import Evidence
@@ -21,8 +21,6 @@ SMALL_RATIO = 1e-4
 """Updates below it hardly train."""
 RECORDS = 3
 """Updates whose size must have been measured for a middle."""
-TOO_LARGE = 1.5
-"""Times the usual size above which a lower rate is proposed."""
 FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
 LEAST = 1e-3
@@ -69,7 +67,7 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
             f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the learning rate"
         )
         yield rate(e, c, lasts, why)
-    elif over > TOO_LARGE:
+    elif over > FAILED:
         usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
         yield rate(e, c, max(1 / over, LEAST), f"{moved(e, c)}; {usual}")
 
@@ -85,7 +83,7 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
-    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > TOO_LARGE:
+    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > FAILED:
         yield setting("loss.reduction", f"{moved(e, c)}: it is summed over the samples", {"loss.reduction": "mean"})
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
+from gradlab.diagnosis.advice.learning_rate import FAILED
 from gradlab.diagnosis.wording import CUTS
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, TOO_LARGE, excess
+from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, excess
 from gradlab.remedies.proposal import Proposal, code, named, setting
 
 SIZES = (0.2, 4.0)
@@ -132,7 +133,7 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
-    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= TOO_LARGE)
+    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
     better = "the loss is hardly better than that of a constant answer, or no better"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))

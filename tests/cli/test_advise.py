@@ -113,8 +113,9 @@ def test_the_rate_from_the_size_of_updates(ratio: float, word: str, override: st
 
 
 def test_no_rate_is_kept_of_a_run_that_does_not_learn() -> None:
-    found = update_advice([0.05] * 25, 0.3, well=False)
+    found = update_advice([0.001] * 25, 0.3, well=False)
     assert found.override is None and "keep" not in found.says
+    assert update_advice([0.01] * 25, 0.3, well=False).override == "optimizer.lr=0.03", "ten times the typical"
     assert update_advice([0.5] * 25, 0.3, well=False).override == "optimizer.lr=0.03", "too large is too large"
 
 

@@ -15,6 +15,8 @@ RECORDS = 3
 """Updates whose size must have been measured, every `monitor.step_every`."""
 HEALTHY_RATIO, TYPICAL_RATIO = (1e-4, 1e-1), 1e-3
 """Norm of an update, the learning rate included, over that of the weights."""
+FAILED = 1.5
+"""Times the typical size: updates of a run that fails are suspect beyond it, however healthy they are elsewhere."""
 TOO_HIGH = (3, 10)
 """Factors by which to lower a rate that failed."""
 RAISE = 10.0
@@ -43,7 +45,7 @@ def update_advice(ratios: Sequence[float], lr: float, well: bool = True) -> Advi
         why = few if usable else "not measured: how large updates are beside the weights (update/ratio)"
         return Advice("lr", why, None, "metrics.jsonl, before any failure")
     usual = statistics.median(usable)
-    low, high = HEALTHY_RATIO
+    low, high = HEALTHY_RATIO if well else (HEALTHY_RATIO[0], FAILED * TYPICAL_RATIO)
     factor = max(min(TYPICAL_RATIO / usual, RAISE), 1 / RAISE)
     rate = two_digits(lr * factor, up=False) if math.isfinite(lr) else math.nan
     if low <= usual <= high and not well:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from gradlab.audit.finding import Finding, Key, finding
 from gradlab.audit.interpreter.entry_points import follow_file
@@ -18,6 +19,7 @@ from gradlab.audit.trace.rate_compensation import compensated
 from gradlab.audit.trace.scenarios import scenarios
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.undecided import record_coverage, undecided
+from gradlab.audit.trace.values import Event
 from gradlab.codes import CODES, UNREADABLE
 
 TRAINING = re.compile(
@@ -51,6 +53,7 @@ def audit(source: Source, project: Project, selected: dict[str, Rule]) -> FileRe
 def apply_rules(
     module: Module, project: Project, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult
 ) -> None:
+    read = {module.path}
     if TRAINING.search(module.source.text) or starts_training(module, project):
         followed = follow_file(module, project)
         result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in followed.skipped]
@@ -70,11 +73,19 @@ def apply_rules(
             loop.compensated = compensated(module, loop)
             judge(loop, selected, called, result)
         found |= {key: one for key, one in called.items() if one.path == module.path}
+        read |= {path for loop in followed.loops for event in loop.events for path in texts_of(event)}
         record_coverage([*followed.loops, *followed.called], module, followed.visited, result)
-    for rule in selected.values():
-        for node in rule.text(module) if rule.text is not None else ():
-            one = finding(rule.code, rule.severity, rule.message, module.path, node, rule.name)
-            found.setdefault(one.key, one)
+    for there in [one for one in project.modules.values() if one is not None and one.path in read]:
+        for rule in selected.values():
+            for node in rule.text(there) if rule.text is not None else ():
+                one = finding(rule.code, rule.severity, rule.message, there.path, node, rule.name)
+                found.setdefault(one.key, one)
+
+
+def texts_of(event: Event) -> Iterator[str]:
+    """The files that have a part in what happens: where it is written, and where the objects and blocks are made."""
+    made = (event.value, event.scaler, *(region.context for region in event.regions))
+    yield from (event.path, *(value.path for value in made if value is not None))
 
 
 def starts_training(module: Module, project: Project) -> bool:

@@ -61,7 +61,7 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
         if whole.kind == "dict":
             set_attribute(engine, whole, OTHERS, Value())
         named = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
-        if named and value.kind in ("tensor", "index", "number"):
+        if named and value.kind in ("tensor", "index", "number", "external"):
             set_attribute(engine, whole, f"[{ast.unparse(target.slice)}]", value)
 
 

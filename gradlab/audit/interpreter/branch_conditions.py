@@ -73,6 +73,8 @@ def compare(engine: Engine, node: ast.Compare) -> Formula:
         if isinstance(right.value, bool):
             there = formula(engine, left)
             return there if right.value != other else negation(there)
+        if isinstance(right.value, str) and (known := engine.word(left)) is not None:
+            return TRUE if (known == right.value) != other else FALSE
     return comparison(engine, node)
 
 
@@ -95,7 +97,9 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     key, birth = canonical(engine, node), max((value.birth for value in used), default=0)
     modulo = ast.Mod in kinds(node)
     by_length = LAST.search(written) or any(value.is_length for value in used)
-    by_length = by_length and not any(value.kind == "index" and value.stride for value in used)  # parts of a batch
+    by_length = (
+        by_length and not since_then(engine, node) and not any(value.kind == "index" and value.stride for value in used)
+    )  # parts of a batch
     if FINITE.search(written):
         return ("atom", Atom(key, birth, "finite", text=written))
     ends = is_last(engine, node)
@@ -118,6 +122,12 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     first = None if periods else since_first(at, used, False, node)
     once = changes_once(engine, node)
     return ("atom", Atom(key, birth, at=first, subject=subject(engine, node), ends=ends, once=once))
+
+
+def since_then(engine: Engine, node: ast.Compare | ast.BinOp) -> bool:
+    """`i - last_step >= n`: how many iterations ago something was."""
+    left = node.left
+    return isinstance(left, ast.BinOp) and isinstance(left.op, ast.Sub) and engine.value(left.left).kind == "index"
 
 
 def within_loop(engine: Engine, node: ast.Compare | ast.BinOp) -> ast.Compare | ast.BinOp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradlab.audit.interpreter.function_calls import DEPTH, follow_call
@@ -20,7 +21,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.event_tree import Node, either_of
+from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import OTHERS, members
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Scope, Value, births
@@ -95,6 +96,8 @@ def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
             return choice([(when, made or Value("context", word="unknown")) for when, made in contexts])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
             return forward(site.engine, site.node, callee, site.args, site.keywords.values())  # of the one or the other
+        if all(v.kind in ("function", "method", "criterion") for _, v in callee.choice):
+            return each_of(site.engine, callee.choice, lambda one: called(site, one, owner))
         callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)
     return called(site, callee, owner)
 
@@ -108,19 +111,21 @@ def alternatives(owner: Value, name: str) -> list[tuple[Formula, Value]]:
 
 def call_each(site: CallSite, func: ast.Attribute, objects: list[tuple[Formula, Value]]) -> Value:
     """Each object's method, under the condition that it is the one."""
-    engine = site.engine
-    results: list[tuple[Formula, Value]] = []
-    happened: list[list[Node]] = []
-    for when, one in objects:
-        outer, engine.out = engine.out, []
+
+    def call_one(one: Value) -> Value:
         result = known_method(site, one)
-        if result is None:
-            result = called(site, engine.attribute(one, func.attr, func), one)
-        happened.append(engine.out)
-        engine.out = outer
-        results.append((when, result))
-    engine.out += either_of([when for when, _ in objects], happened)
-    return choice(results)
+        return called(site, site.engine.attribute(one, func.attr, func), one) if result is None else result
+
+    return each_of(site.engine, objects, call_one)
+
+
+def each_of(engine: Engine, objects: Sequence[tuple[Formula, Value]], work: Callable[[Value], Value]) -> Value:
+    """What is done with each of several objects, under the condition that it is the one."""
+    results: list[Value] = []
+    happened = [engine.collect(lambda one=one: results.append(work(one))) for _, one in objects]  # type: ignore[misc]
+    tests = [when for when, _ in objects]
+    engine.out += either_of(tests, happened)
+    return choice(list(zip(tests, results)))
 
 
 def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
@@ -141,7 +146,7 @@ def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
         return instance(engine, callee, site.args, site.keywords, node)
     if kind == "external":
         return library_call(replace(site, name=callee.name))
-    if kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
+    if kind in ("loss_scaler", "scaler") and site.values[1:]:  # PyTorch's own cannot be called, and one of data has one
         return loss_scaler(site, callee)
     if kind in ("model", "ddp", "engine"):
         made = forward(engine, node, callee, site.args, site.keywords.values())

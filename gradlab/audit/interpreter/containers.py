@@ -22,10 +22,14 @@ PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
 
 
+CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function")
+"""Kinds of the items of a dictionary of which a key that is not known chooses one."""
+
+
 def subscript(engine: Engine, node: ast.Subscript) -> Value:
     value = engine.value(node.value)
-    if not isinstance(node.slice, ast.Slice):
-        engine.value(node.slice)
+    if not isinstance(node.slice, ast.Slice) and f"[{engine.word(node.slice)!r}]" in value.attributes:
+        node = ast.copy_location(ast.Subscript(node.value, ast.Constant(engine.word(node.slice)), node.ctx), node)
     if value.kind == "list" and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
         items = value.items
         last = items[-1] if items and items[-1].kind == "tensor" else Value()
@@ -65,8 +69,8 @@ def called_on_items(engine: Engine, name: str) -> set[str]:
 
 
 def any_item(engine: Engine, node: ast.Subscript, value: Value) -> Value | None:
-    """The item of a dictionary of optimizers, schedules or models under a key that is not known: any of them."""
-    items = [(key, item) for key, item in value.attributes.items() if item.kind in ("optimizer", "scheduler", "model")]
+    """The item of a dictionary of optimizers, models or loss functions under a key that is not known: any of them."""
+    items = [(key, item) for key, item in value.attributes.items() if item.kind in CHOSEN]
     if not items or len(items) < len(value.items):
         return None
     of = engine.canonical(node.slice)

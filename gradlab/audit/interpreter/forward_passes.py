@@ -39,7 +39,7 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
         made.outputs = tuple((output_range(item), tokens(engine, item)) for item in result.items)
     elif result.kind == "tensor":
         made.range = made.range or result.range
-        if owner.kind == "criterion" and result.reduction != "mean":
+        if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
             made.update(reduction=result.reduction, reduced=result.reduced)
     return made
 

@@ -8,7 +8,7 @@ from gradlab.audit.interpreter import branch_conditions, canonical_text, forward
 from gradlab.audit.interpreter.calls import applied
 from gradlab.audit.interpreter.expressions import EXPRESSIONS
 from gradlab.audit.interpreter.instances import instance
-from gradlab.audit.interpreter.statements import STATEMENTS
+from gradlab.audit.interpreter.statements import STATEMENTS, left_for_sure
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.source.project import Function, Module, Project
 from gradlab.audit.trace.conditions import Formula
@@ -55,6 +55,7 @@ class Interpreter(Engine):
     # -- dispatch
 
     def block(self, body: list[ast.stmt]) -> None:
+        answers: int | None = None
         for node in body:
             if (work := STATEMENTS.get(type(node))) is None:
                 continue
@@ -65,6 +66,10 @@ class Interpreter(Engine):
                 self.scope, self.regions = state[:2]
                 del self.stack[state[2] :], self.returned[state[3] :], self.selves[state[4] :], self.frames[state[5] :]
                 self.skipped.append(node)
+            if answers is None and self.returned and isinstance(node, ast.If) and left_for_sure(self.out[-1:]):
+                answers = len(self.returned[-1])  # by a test whose truth is known: what comes then is not returned
+        if answers is not None:
+            del self.returned[-1][answers:]
 
     def value(self, node: ast.expr | None) -> Value:
         if node is None:

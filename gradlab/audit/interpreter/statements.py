@@ -16,7 +16,7 @@ from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
-from gradlab.audit.trace.conditions import TRUE, Atom, Formula, joined
+from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.values import Value
@@ -81,13 +81,13 @@ def follow_branches(
     scopes = list(dict.fromkeys([engine.scope, *engine.scope.elsewhere.values()]))
     before = [dict(scope.names) for scope in scopes]
     engine.branches += 1
-    then = engine.collect(work)
+    then = branch(engine, work, test != FALSE)
     after_then = [scope.names for scope in scopes]
     for scope, names in zip(scopes, before):
         scope.names = names
     set_then = revert_attributes(engine, mark)
     entered, engine.regions = engine.regions[len(outer) :], outer
-    other = engine.collect(otherwise)
+    other = branch(engine, otherwise, test != TRUE)
     set_other = revert_attributes(engine, mark)
     engine.branches -= 1
     merge_attributes(engine, test, set_then, set_other, leaves(then), leaves(other))
@@ -103,6 +103,27 @@ def follow_branches(
             continue
         for name, value in names.items():
             scope.names[name] = either(test, value, scope.names.get(name))
+
+
+def branch(engine: Engine, work: Callable[[], None], possible: bool) -> list[Node]:
+    """What happens in a branch; what it returns counts if its condition may hold."""
+    before = len(engine.returned[-1]) if engine.returned else 0
+    items = engine.collect(work)
+    if engine.returned and not possible:
+        del engine.returned[-1][before:]
+    return items
+
+
+def left_for_sure(items: Sequence[Node]) -> bool:
+    """Whether a `return` is reached under every condition that may hold."""
+    for item in items:
+        if isinstance(item, If):
+            sides = [side for never, side in ((FALSE, item.then), (TRUE, item.other)) if item.test != never]
+            if all(map(left_for_sure, sides)):
+                return True
+        elif isinstance(item, Jump) and item.kind == "return":
+            return True
+    return False
 
 
 def leaves(items: Sequence[Node]) -> bool:

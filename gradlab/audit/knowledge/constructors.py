@@ -147,14 +147,15 @@ def scaler(call: CallSite, made: Value) -> Value:
 
 def autocast(call: CallSite, made: Value) -> Value:
     names = ("enabled", "dtype") if "torch.cuda" in call.name else ("device_type", "dtype", "enabled")
-    given = dict(zip(names, zip(call.node.args, call.args)))
-    given |= {k.arg: (k.value, call.keywords[k.arg]) for k in call.node.keywords if k.arg in call.keywords}
+    given: dict[str, tuple[ast.expr | None, Value]] = dict(zip(names, zip(call.node.args, call.args)))
+    given |= {name: (call.expression(name), value) for name, value in call.keywords.items()}
     if "enabled" in given:
-        made.when = call.engine.formula(given["enabled"][0])
+        node, value = given["enabled"]
+        made.when = call.engine.formula(node) if node is not None else truthy(value, "enabled")
     if "dtype" in given:
         node, value = given["dtype"]
         named = value.kind == "external" and value.name.startswith("torch.") and not value.choice
-        made.dtype = value.name if named else ast.unparse(node)
+        made.dtype = value.name if named or node is None else ast.unparse(node)
     device = given.get("device_type")
     made.device = "cuda" if "torch.cuda" in call.name else device[1].value if device is not None else ""
     return made

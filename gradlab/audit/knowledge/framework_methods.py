@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.trace.conditions import TRUE
+from gradlab.audit.trace.conditions import TRUE, sync_atom
+from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.iterables import OTHERS, several
 from gradlab.audit.trace.values import Value
 
@@ -80,14 +81,20 @@ def fabric_method(call: CallSite, owner: Value) -> Value:
     return Value(made=True)
 
 
+def engine_step(call: CallSite, engine: Value) -> None:
+    call.emit("step", engine)
+    call.emit("zero", engine)
+    if (schedule := engine.attributes.get("lr_scheduler")) is not None and schedule.kind == "scheduler":
+        call.emit("schedule", schedule, module=call.engine.module)
+
+
 def deepspeed_method(call: CallSite, owner: Value) -> Value:
     """The engine scales, divides, clips, zeroes and counts windows by itself, according to its configuration."""
     call.emit("opaque", owner, name=call.name, receives=FRAMEWORK)
     if call.name == "backward":
         call.emit("backward", call.first, through=owner)
     elif call.name == "step":
-        call.emit("step", owner)
-        call.emit("zero", owner)
-        if (schedule := owner.attributes.get("lr_scheduler")) is not None and schedule.kind == "scheduler":
-            call.emit("schedule", schedule, module=call.engine.module)
+        happened = call.engine.collect(lambda: engine_step(call, owner))
+        windows = owner.steps is not None and owner.steps.value != 1
+        call.engine.out += [If(("atom", sync_atom(owner.number)), happened, [])] if windows else happened
     return Value(made=True, opaque=True)

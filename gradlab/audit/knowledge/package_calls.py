@@ -12,7 +12,7 @@ from gradlab.audit.knowledge.opaque_calls import opaque_call, pass_networks
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
 from gradlab.audit.source.syntax import dotted
-from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.iterables import OTHERS, every, several
 from gradlab.audit.trace.values import Value
 
 
@@ -23,7 +23,7 @@ def library_call(call: CallSite) -> Value:
     if tail == "initialize" and "deepspeed" in call.name:
         return deepspeed(call)
     if call.name.endswith("amp.initialize") and call.args:
-        return several(call.args) if call.args[1:] else call.args[0]
+        return initialized(call)
     if tail in CLIPS:
         return clip(call)
     if tail in TAILS and (value := TAILS[tail](call)) is not None:
@@ -50,8 +50,22 @@ def library_call(call: CallSite) -> Value:
 def deepspeed(call: CallSite) -> Value:
     """The engine, which steps the schedule that it is given, and what it makes of the rest."""
     engine = Value("engine", call.name, of=call.keywords.get("model", call.args[1] if len(call.args) > 1 else None))
-    schedule = engine.attributes["lr_scheduler"] = call.keywords.get("lr_scheduler", Value())
+    schedule = call.keywords.get("lr_scheduler", Value())
+    if schedule.kind in ("function", "method", "lambda"):  # makes one of the optimizer
+        schedule = Value("scheduler", given=True)
+    engine.attributes["lr_scheduler"] = schedule
+    config = call.keywords.get("config", call.keywords.get("config_params"))
+    engine.steps = config.attributes.get("['gradient_accumulation_steps']") if config is not None else None
     return several([engine, Value(), Value(), schedule])
+
+
+def initialized(call: CallSite) -> Value:
+    """Apex: from now on the optimizers expect the gradients of scaled losses."""
+    apex = call.name.split(".")[-2] == "amp"  # and not msamp
+    scales = apex and call.keyword("opt_level") != "O0" and not {"loss_scale", "enabled", OTHERS} & call.keywords.keys()
+    for optimizer in (v for given in call.values for v in every(given) if v.kind == "optimizer"):
+        optimizer.apex = scales
+    return several(call.args) if call.args[1:] else call.args[0]
 
 
 def clip(call: CallSite) -> Value:

@@ -40,8 +40,8 @@ def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
         event, window = backward.event, loop.in_window.get(id(backward.event))
         if event.perhaps or not (loop.boundary or counts_micro_batches(window)):
             continue
-        if event.through is not None and backward.inside("accumulate"):
-            continue  # Accelerate's own window, which all accelerators share: each divides by its length
+        if event.through is not None and (backward.inside("accumulate") or event.through.kind == "engine"):
+            continue  # Accelerate's own window, which all accelerators share, or an engine's: it divides by the length
         if same_batch(event.value, window) or length_in_batch(window, loop):
             continue
         if alone(scenario, backward) or scenario.unused(backward) or not reaches_step(scenario, backward):
@@ -209,7 +209,7 @@ def divided_again(scenario: Scenario, backward: Occurrence, divisors: list[Facto
     assert through is not None
     if through.kind == "engine":  # with a window of its own where the program counts micro-batches itself
         assert isinstance(node, ast.Call)
-        own = scenario.loop.boundary or "deepspeed" not in through.name or node.keywords
+        own = any(a.kind != "sync" for a in scenario.loop.boundary) or "deepspeed" not in through.name or node.keywords
         return None if own or not any(STEPS in f.text for f in divisors) else node
     assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     given = {a.arg for a in [*node.args.args, *node.args.kwonlyargs]}

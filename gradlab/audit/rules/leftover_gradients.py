@@ -34,16 +34,16 @@ def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
             for other in optimizers:
                 if own is None or other is own or any(overlap(a, b) for a in own.trained for b in other.trained):
                     continue
-                places = place(first, own), place(first, other)
-                if None in places or place(second, own) is None:
+                mine, theirs = places(first, own), places(first, other)
+                if not mine or not theirs or not places(second, own):
                     continue
                 stepped = any(s.kind == "step" and s.event.value is other for s in between)
                 zeroed = any(s.kind == "zero" and concerns(loop, s, other) for s in between)
                 rest = (s.kind for s in scenario.after(second) if s.k == step.k and s.event.value is other)
-                through = place(second, other) is not None and next(rest, "") != "step"
-                if stepped and (through or places[0] > places[1]):  # type: ignore[operator]
+                through = bool(places(second, other)) and next(rest, "") != "step"
+                if stepped and (through or mine[-1] > theirs[0]):
                     yield Hit(step, (first, second), first.event.node)
-                elif zeroed and not stepped and place(second, other) is not None:
+                elif zeroed and not stepped and places(second, other):
                     yield Hit(step, (first, second), second.event.node)
 
 
@@ -63,13 +63,12 @@ def since_zeroing(scenario: Scenario, step: Occurrence) -> list[Occurrence]:
     return []
 
 
-def place(backward: Occurrence, optimizer: Value) -> int | None:
-    """Where among the forward passes that a loss comes from, in order, the last of an optimizer's networks is."""
+def places(backward: Occurrence, optimizer: Value) -> list[int]:
+    """Where among the forward passes that a loss comes from, in order, an optimizer's networks are."""
     value = backward.event.value
     passes = sources(value) if value is not None and not value.choice else []
-    own = [
+    return [
         i
         for i, event in enumerate(passes)
         if event.value is not None and differentiable(event) and any(overlap(event.value, m) for m in optimizer.trained)
     ]
-    return own[-1] if own else None

@@ -42,6 +42,20 @@ def past_apex(scenario: Scenario) -> Iterator[Hit]:
         given = region.context.entered if region is not None and region.context is not None else None
         if given is not None and any(loss is one for one in given.made_of):
             yield Hit(backward)
+    yield from never_scaled(scenario)
+
+
+def never_scaled(scenario: Scenario) -> Iterator[Hit]:
+    """`loss.backward()` alone, in a loop without `amp.scale_loss`, though Apex has prepared the optimizer."""
+    loop = scenario.loop
+    scaled = any(e.scaler is not None or any(r.kind == "scale_loss" for r in e.regions) for e in loop.events)
+    if scaled or uncertain(loop, "tensor", "optimizer", "scaler", "self"):
+        return
+    for step in scenario.of("step"):
+        backward = next((s for s in since_step(scenario, step) if s.kind == "backward"), None)
+        prepared = step.event.value is not None and step.event.value.apex and step.event.scaler is None
+        if prepared and backward is not None and backward.event.through is None:
+            yield Hit(backward, (step,))
 
 
 def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:

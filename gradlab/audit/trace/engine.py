@@ -69,6 +69,11 @@ class Engine(ABC):
         if not isinstance(node, (ast.Name, ast.Attribute, ast.Constant)):
             self.origins.setdefault(value.number, (node, self.scope))
 
+    def word(self, node: ast.expr) -> str | None:
+        """The word that an expression is in the text, or in a call or at a default, such as `reduction="mean"`."""
+        value = self.value(node)
+        return value.value if isinstance(value.value, str) and value.birth == 0 and not value.choice else None
+
     def collect(self, work: Callable[[], object]) -> list[Node]:
         """What happens in some work, apart from everything else."""
         outer, self.out = self.out, []

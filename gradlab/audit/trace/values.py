@@ -107,7 +107,7 @@ class Value:
     among: tuple[Value, ...] = ()  # the schedules that it may be
     enabled: Formula = TRUE  # of a scaler
     fp16: bool = False  # of an accelerator: it scales losses itself
-    steps: Value | None = None  # of an accelerator, or its plugin: micro-batches of a window
+    steps: Value | None = None  # of an accelerator, its plugin or an engine: micro-batches of a window
     wrapped: bool = False  # of a model: DistributedDataParallel wraps it
     sharded: bool = False  # of a model: FullyShardedDataParallel does
     raw: Value | None = None  # of a model: the wrapper that it was taken out of
@@ -153,7 +153,7 @@ class Value:
     target: int | None = None  # of a loss: the birth of what it is compared with
     ignoring: bool = False  # of a loss: a mean over the targets that are not ignored
     scaled: Value | None = None  # the scaler that scaled it
-    apex: bool = False  # Apex scaled it
+    apex: bool = False  # Apex scaled it; of an optimizer: Apex expects scaled losses
     scalar: bool = False  # reduced to one number
     perhaps_divided: bool = False  # its alternatives were divided by different things
     unsure: bool = False  # it may be a number

@@ -164,6 +164,21 @@ def plain(net, criterion, opt, scaler, batches):
         scaler.step(opt)
         scaler.update()
 """,
+    "keywords kept in a dictionary": """
+class Engine:
+    def __init__(self, net):
+        self.net, self.opt, self.scaler = net, torch.optim.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler()
+        self.cast = dict(device_type="cuda", dtype=torch.float16)
+        self.cast["dtype"] = torch.bfloat16
+    def fit(self, batches):
+        for x, y in batches:
+            self.opt.zero_grad()
+            with torch.autocast(**self.cast):  # expect: GL211
+                loss = F.cross_entropy(self.net(x), y)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.opt)
+            self.scaler.update()
+""",
     "a type kept in an attribute": """
 class Engine:
     def __init__(self, net):

@@ -34,6 +34,18 @@ CASES = {
 """,
         False,
     ),
+    "round a circle of two networks": (
+        """
+    made = maker(x)
+    (judge(made).pow(2).mean() + F.mse_loss(maker(made), x)).backward()  # expect: GL704
+    second.step()
+    second.zero_grad()
+    judge(made.detach()).mean().backward()
+    first.step()
+    first.zero_grad()
+""",
+        True,
+    ),
     "both at once": (
         """
     first.zero_grad()

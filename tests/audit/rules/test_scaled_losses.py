@@ -105,3 +105,28 @@ def test_a_disabled_scaler_does_not_scale(tmp_path):
     assert_marked(
         FLAG.replace("ENABLED", "True").replace("  loss.backward()", "  loss.backward()  # expect: GL207"), tmp_path
     )
+
+
+APEX = """
+from apex import amp
+def backward(loss, optimizer):
+    BODY
+def train(model, optimizer, half):
+    if half:
+        model, optimizer = amp.initialize(model, optimizer, opt_level="LEVEL")
+    for x, y in loader:
+        optimizer.zero_grad()
+        backward(F.cross_entropy(model(x), y), optimizer)
+        optimizer.step()
+train(model, optimizer, True)
+"""
+SCALED = """with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()"""
+
+
+@pytest.mark.parametrize(
+    ("level", "body"),
+    [("O1", "loss.backward()  # expect: GL207"), ("O0", "loss.backward()"), ("O1", SCALED)],
+)
+def test_a_loss_is_scaled_where_apex_prepared_the_optimizer(level, body, tmp_path):
+    assert_marked(APEX.replace("LEVEL", level).replace("BODY", body), tmp_path)

@@ -6,6 +6,39 @@ import pytest
 from audited_snippets import assert_marked
 
 CASES = {
+    "beside an engine that has a window of its own": """
+import deepspeed
+def settings(args):
+    return {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": args.n}
+def train(args):
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings(args))
+    for x, y in loader:
+        engine.backward(F.cross_entropy(engine(x), y))
+        engine.step()
+        schedule.step()  # expect: GL401
+""",
+    "given to an engine, as long as all micro-batches": """
+import deepspeed
+def train(args):
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.epochs * len(loader))  # expect: GL403
+    config = {"gradient_accumulation_steps": 8}
+    engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)
+    for epoch in range(args.epochs):
+        for x, y in loader:
+            engine.backward(F.cross_entropy(engine(x), y))
+            engine.step()
+""",
+    "beside an engine without a window": """
+import deepspeed
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+config = {"gradient_accumulation_steps": 1}
+engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+for x, y in loader:
+    engine.backward(F.cross_entropy(engine(x), y))
+    engine.step()
+    schedule.step()
+""",
     "as long as all updates, stepped in each epoch": """
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 epochs = 9

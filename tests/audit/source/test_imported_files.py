@@ -153,3 +153,10 @@ def test_a_script_that_only_starts_the_training_of_another_file_is_followed_into
     script = f"{imported}\nfor epoch in range(3):\n    Trainer().fit(batches)\n"
     written(tmp_path, {"trainer.py": TRAINER.format("backward"), "train.py": script})
     assert errors(capsys, tmp_path / "train.py")[0] == ["trainer.py:11:13", "GL305 error"]
+
+
+def test_the_text_of_a_file_that_makes_the_scaler_is_read(tmp_path, capsys):
+    written(tmp_path, {"scaling.py": SCALING.replace('torch.amp.GradScaler("cuda")', "torch.cuda.amp.GradScaler()")})
+    written(tmp_path, {"loop.py": LOOP, "unused.py": "from torch.cuda.amp import GradScaler\n"})
+    main([str(tmp_path / "loop.py"), "--select", "GL212"])
+    assert "scaling.py:4:22: GL212" in (shown := capsys.readouterr().out) and "unused" not in shown

@@ -156,6 +156,8 @@ def merge_attributes(
     for key, (owner, _) in {**then, **other}.items():
         before = owner.attributes.get(key[1])
         one, two = (side[key][1] if key in side else before for side in (then, other))
+        if owner.kind == "unknown" and None in (one, two) and "number" in [v.kind for v in (one, two) if v is not None]:
+            continue  # a setting that is changed, or stays what it was elsewhere
         if other_leaves and not then_leaves:
             value = one
         elif one is None or (then_leaves and not other_leaves):

@@ -83,7 +83,7 @@ def assign_gradient(engine: Engine, node: ast.AST, target: ast.expr, right: ast.
     if not isinstance(target, ast.Attribute):
         return False
     grad = target.value if target.attr == "data" else target
-    if not (isinstance(grad, ast.Attribute) and grad.attr == "grad"):
+    if not (isinstance(grad, ast.Attribute) and grad.attr in ("grad", "_grad")):
         return False
     owner = engine.value(grad.value)
     value = Value("gradient", of=owner)

@@ -204,7 +204,8 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         made = Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
         if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
             made = tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
-        if owner.raw is not None and call.values and not HARMLESS.match(name):  # a forward pass without the wrapper
+        computed = any(v.kind == "tensor" and v.forward is not None for v in call.values)  # by the wrapper already
+        if owner.raw is not None and call.values and not computed and not HARMLESS.match(name):  # a forward pass
             event = call.engine.emit("forward", call.node, owner)
             made.update(forward=event, chain=(event,))
         return made

@@ -97,8 +97,10 @@ def gradient_method(call: CallSite, owner: Value) -> Value:
         return Value("measured")
     if owner.guess and name in ("zero_", "detach_", "clamp_", "clip_"):
         return Value()  # of an input, perhaps
-    if name in ("zero_", "detach_", "fill_"):
+    if name in ("zero_", "detach_") or (name == "fill_" and call.first is not None and call.first.value == 0):
         call.emit("zero", owner, by_hand=True)
+    elif name == "fill_":
+        call.emit("given", owner)
     elif name == "mul_" and call.args and is_bounded(call):
         call.emit("clip", owner, call=call.node)
     elif name in ("div_", "mul_") and call.args:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 from gradlab.audit.knowledge.framework_methods import single
 from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.reach import known, overlap
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import walk
 from gradlab.audit.trace.event_tree import Loop
+from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -46,9 +48,20 @@ def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
             continue
         if alone(scenario, backward) or scenario.unused(backward) or not reaches_step(scenario, backward):
             continue
+        if of_others(event.value, loop):
+            continue
         since = window.birth if window is not None else loop.birth
         if divided(event.value, event.through, since) is False or by_batch_size(event.value, window, loop):
             yield Hit(backward)
+
+
+def of_others(value: Value | None, loop: TrainingLoop) -> bool:
+    """Whether a loss comes from networks that none of the optimizers trains, such as a copy that is attacked."""
+    models = tuple(e.value for e in sources(value) if e.value is not None) if value is not None else ()
+    trained = tuple(model for optimizer in loop.optimizers() for model in optimizer.trained)
+    if not known(models) or any(overlap(one, two) for one in models for two in trained):
+        return False
+    return known(trained) or all(m.root().birth > o.birth for m in models for o in loop.optimizers())
 
 
 def reaches_step(scenario: Scenario, backward: Occurrence) -> bool:

@@ -116,6 +116,8 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     optimizers = scenario.loop.optimizers()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
+    if any(e.kind == "given" for e in scenario.loop.events):
+        return  # gradients are shared with those of other weights, perhaps
     trained = [m for o in optimizers for m in o.trained]
     for clip in scenario.of("clip"):
         value = clip.event.value
@@ -284,7 +286,12 @@ def overlap(one: Value, two: Value) -> bool:
     a, b = one.root(), two.root()
     named = bool(a.name and a.name == b.name and a.call is b.call)
     same = a is b or (named and not (a.built and b.built))
-    return same or is_part(a, b) or is_part(b, a) or bool({a, *received(a)} & {b, *received(b)})
+    return same or is_part(a, b) or is_part(b, a) or bool(perhaps(a) & perhaps(b))
+
+
+def perhaps(model: Value) -> set[Value]:
+    """What a model may be, or may have as a part."""
+    return {model, *received(model), *(one.root() for _, one in model.choice)}
 
 
 def received(model: Value) -> list[Value]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradlab.audit.interpreter.classes import forget_assigned
 from gradlab.audit.interpreter.interpreter import Interpreter
 from gradlab.audit.source.project import Definition, Function, Module, Project, methods_of
 from gradlab.audit.source.syntax import dotted, walk
@@ -15,6 +17,9 @@ from gradlab.audit.trace.loop_search import stepless_loops, training_loops, with
 from gradlab.audit.trace.persistent_optimizers import acts_alone
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Scope, Value
+
+SETTING_UP = re.compile(r"_*(build|create|make|init|initiali[sz]e|set_?up|prepare|define|construct|set)(_|$)")
+"""Names of methods that make what an object is to have."""
 
 
 @dataclass
@@ -158,6 +163,7 @@ def class_loops(interpreter: Interpreter, node: ast.ClassDef, module: Module) ->
     before = set(visited)
     owner = unknown_object(interpreter, node, module, methods)
     configure_optimizers(interpreter, owner)
+    set_up(interpreter, owner)
     for name in rejected_attributes(methods):
         if name in owner.attributes and owner.attributes[name].kind == "scaler":
             owner.attributes[name] = Value("none", "None")
@@ -190,6 +196,17 @@ def unknown_object(interpreter: Interpreter, node: ast.ClassDef, module: Module,
     made: list[Value] = []
     interpreter.collect(lambda: made.append(interpreter.instance(callee, [], given, node)))
     return made[0]
+
+
+def set_up(interpreter: Interpreter, owner: Value) -> None:
+    """What sets attributes that __init__ leaves out, and needs nothing: a caller elsewhere calls it before training."""
+    for method, module in all_methods(owner):
+        stored = (n for n in walk(method) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+        missing = any(dotted(n.value) == "self" and n.attr not in owner.attributes for n in stored)
+        needed = len(method.args.args) - len(method.args.defaults)
+        if missing and needed == 1 and SETTING_UP.match(method.name) and not interpreter.exhausted:
+            interpreter.collect(lambda: interpreter.enter(method, module, [], {}, owner, method))  # noqa: B023
+    forget_assigned(owner)
 
 
 def rejected_attributes(methods: list[Function]) -> Iterator[str]:

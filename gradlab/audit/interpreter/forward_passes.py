@@ -40,7 +40,8 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     elif result.kind == "tensor":
         made.range = made.range or result.range
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
-            made.update(reduction=result.reduction, reduced=result.reduced)
+            factors = (*made.factors, *result.factors)  # such as a division by the number of its own terms
+            made.update(reduction=result.reduction, reduced=result.reduced, factors=factors)
     return made
 
 

@@ -15,6 +15,32 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "a mean over what a mask shows, in a criterion": """
+class Masked(nn.Module):
+    def forward(self, output, target, mask):
+        return ((output - target).abs() * mask).sum() / mask.sum().clamp(min=1)
+def train(n):
+    criterion = Masked()
+    for i, (x, y, mask) in enumerate(loader):
+        loss = criterion(model(x), y, mask)
+        loss.backward()  # expect: GL301
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "a sum over what a mask shows, divided by a length in a criterion": """
+class Masked(nn.Module):
+    def forward(self, output, target, mask):
+        return ((output - target).abs() * mask).sum() / (8 * n_all)
+def train(n):
+    criterion = Masked()
+    for i, (x, y, mask) in enumerate(loader):
+        loss = criterion(model(x), y, mask)
+        loss.backward()
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
     "sum of 1 then mean": """
 n = 4
 for i, (x, y) in enumerate(loader):

@@ -49,9 +49,9 @@ def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
         leading = leading or {id(s.event) for s in passes if leads_alone(s, backward, scenario)}
         for own in (s for s in passes if id(s.event) in leading and s.k == backward.k and s.inside("no_grad")):
             model = own.event.value
-            if model is None or not any(overlap(model, one) for one in models):
-                continue
-            if all(s.inside("no_grad") for s in passes if s.event.value is not None and overlap(s.event.value, model)):
+            held = [one for one in models if model is not None and overlap(model, one)]
+            same = [s for s in passes if s.event.value is not None and any(overlap(s.event.value, one) for one in held)]
+            if held and all(s.inside("no_grad") for s in same):
                 yield Hit(own, (backward,))
 
 
@@ -290,13 +290,9 @@ def overlap(one: Value, two: Value) -> bool:
 
 
 def perhaps(model: Value) -> set[Value]:
-    """What a model may be, or may have as a part."""
-    return {model, *received(model), *(one.root() for _, one in model.choice)}
-
-
-def received(model: Value) -> list[Value]:
-    """What a model of a class that is not seen was made with and may have as a part: no configuration."""
-    return [one for one in model.args if one.alone and not CONFIGURATION.search(one.name)] if model.alone else []
+    """What a model may be; and what one of a class that is not seen was made with, no configuration: its parts."""
+    parts = [one for one in model.args if one.alone and not CONFIGURATION.search(one.name)] if model.alone else []
+    return {model, *parts, *(one.root() for _, one in model.choice)}
 
 
 def related(one: Value, two: Value) -> bool:

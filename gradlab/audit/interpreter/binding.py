@@ -34,6 +34,7 @@ def name_result(engine: Engine, target: ast.expr, value: Value) -> None:
             value.kind == "unknown"
             and value.leaf is None
             and "backward" in usage(engine.scope.node).methods.get(name, ())
+            and name not in usage(engine.scope.node).takes_loss
         ):
             value.become_tensor()
 
@@ -61,7 +62,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
         if whole.kind == "dict":
             set_attribute(engine, whole, OTHERS, Value())
         named = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
-        if named and value.kind in ("tensor", "index", "number", "external"):
+        setting = value.kind == "unknown" and value.given and whole.kind in ("dict", "unknown")
+        if named and (setting or value.kind in ("tensor", "index", "number", "external")):
             set_attribute(engine, whole, f"[{ast.unparse(target.slice)}]", value)
 
 
@@ -109,6 +111,8 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
         beside = i > 0 and value.source == "criterion"  # a tensor, or a number for the log
         roots, word = output(value, i, count)
         facts: dict[str, Any] = {"roots": roots | {next(births)}, "pieces": take_apart(value, str(i))}
+        if len(value.outputs) == count and value.outputs[i][2] != "mean":
+            facts["reduction"] = "unknown"  # the method may be given another word than its default
         item = value.derived("tensor", name, unsure=beside, range=word, traced=value.traced, **facts)
     return item
 
@@ -117,8 +121,8 @@ def output(value: Value, i: int, count: int) -> tuple[frozenset[int], str]:
     """The roots and the range of one of a network's outputs."""
     if len(value.outputs) != count:
         return value.roots, {"unseen": "several", "slope": "slope"}.get(value.range, "")
-    word, own = value.outputs[i]
-    return value.roots - NO_ROOTS.union(*(tokens for _, tokens in value.outputs)) | own, word
+    word, own, _ = value.outputs[i]
+    return value.roots - NO_ROOTS.union(*(tokens for _, tokens, _ in value.outputs)) | own, word
 
 
 def replace_item(whole: Value, value: Value) -> None:

@@ -36,7 +36,7 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
         return made
     made.roots = made.roots | tokens(engine, result)
     if result.kind == "list":
-        made.outputs = tuple((output_range(item), tokens(engine, item)) for item in result.items)
+        made.outputs = tuple((output_range(item), tokens(engine, item), item.reduction) for item in result.items)
     elif result.kind == "tensor":
         made.range = made.range or result.range
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":

@@ -24,7 +24,7 @@ from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_m
 from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_methods import detached_method, gradient_method, parameter_method, tensor_method
-from gradlab.audit.knowledge.usage import usage
+from gradlab.audit.knowledge.usage import takes_loss, usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
@@ -150,8 +150,8 @@ def backward(call: CallSite, owner: Value) -> Value:
         if call.first is not None:
             call.first.taken_backward()
         call.emit("backward", call.first, through=owner)
-    elif owner.kind not in ("tensor", "detached") and any(v.kind == "tensor" or v.opaque for v in call.args):
-        call.emit("opaque", owner, name="backward", receives=FRAMEWORK)
+    elif owner.kind not in ("tensor", "detached") and takes_loss(call.node):
+        foreign_backward(call, owner)
     elif owner.choice:
         happened = [
             engine.collect(lambda value=value: call.emit("backward", value, perhaps=owner.perhaps_divided))  # type: ignore[misc]
@@ -165,6 +165,16 @@ def backward(call: CallSite, owner: Value) -> Value:
             owner.become_tensor()
         call.emit("backward", owner)
     return Value()
+
+
+def foreign_backward(call: CallSite, owner: Value) -> None:
+    """Of an engine that is not known: given the optimizer too it only scales; else it may do everything by itself."""
+    loss = call.keywords.get("loss") or call.first
+    if loss is not None and any(v.kind == "optimizer" for v in call.values):
+        loss.taken_backward()
+        call.emit("backward", loss, through=owner)
+    else:
+        call.emit("opaque", owner, name="backward", receives=FRAMEWORK)
 
 
 def no_sync(call: CallSite, owner: Value | None) -> Value:

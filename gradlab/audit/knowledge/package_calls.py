@@ -37,7 +37,7 @@ def library_call(call: CallSite) -> Value:
     )
     if (LOSS_FUNCTION.match(tail) or named) and (call.args or (call.compared and call.name.startswith("torch."))):
         pass_networks(call)
-        reduction = constant(call.keywords.get("reduction"), "mean", "mean")
+        reduction = constant(call.keywords.get("reduction"), "mean", "unknown")
         return loss(call.engine, call.node, call.compared, reduction, "ignore_index" in call.keywords, call.name)
     if call.name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         return torch_function(call)

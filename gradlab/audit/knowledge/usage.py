@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 
 from gradlab.audit.knowledge.known_names import NAMES
 from gradlab.audit.source.syntax import dotted, walk
 
+OF_TENSORS = {"gradient", "retain_graph", "create_graph", "inputs"}
+"""Arguments of a tensor's backward()."""
+GRADIENT = re.compile(r"grad|ones|zeros|rand|tensor|None|True|False", re.I)
+"""What a tensor's backward() is given."""
 
 class Usage:
     """Which methods are called on each dotted name inside a function or class, and which calls receive it."""
@@ -16,6 +21,7 @@ class Usage:
         self.methods: dict[str, set[str]] = {}
         self.receivers: dict[str, set[str]] = {}
         self.called: set[str] = set()
+        self.takes_loss: set[str] = set()  # `engine.backward(loss)`
         self.items: dict[str, set[str]] = {}  # methods called on the items of a list: `opts[i].step()`
         for node in walk(scope):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
@@ -24,6 +30,8 @@ class Usage:
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):
                 self.called.add(dotted(node.func))
+                if takes_loss(node):
+                    self.takes_loss.add(dotted(node.func.value))  # type: ignore[attr-defined]
                 to = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     if name := dotted(argument):
@@ -61,6 +69,14 @@ class Usage:
         if "zero_grad" in methods:
             return "model" if methods & {"train", "eval"} or name in self.called else "optimizer"
         return ""
+
+
+def takes_loss(call: ast.Call) -> bool:
+    """Whether it is the backward() of an engine that is given a loss; a tensor's own takes a gradient and flags."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return False
+    foreign = {keyword.arg for keyword in call.keywords} - OF_TENSORS
+    return bool(foreign) or any(not GRADIENT.search(ast.unparse(argument)) for argument in call.args[:1])
 
 
 @lru_cache(maxsize=1000)

@@ -35,7 +35,7 @@ def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
                 if own is None or other is own or any(overlap(a, b) for a in own.trained for b in other.trained):
                     continue
                 mine, theirs = places(first, own), places(first, other)
-                if not mine or not theirs or not places(second, own):
+                if not mine or not theirs or not places(second, own) or each_feeds_other(first, second, own, other):
                     continue
                 stepped = any(s.kind == "step" and s.event.value is other for s in between)
                 zeroed = any(s.kind == "zero" and concerns(loop, s, other) for s in between)
@@ -61,6 +61,15 @@ def since_zeroing(scenario: Scenario, step: Occurrence) -> list[Occurrence]:
         elif one.kind in ("given", "taken", "scale"):
             return []
     return []
+
+
+def each_feeds_other(first: Occurrence, second: Occurrence, own: Value, other: Value) -> bool:
+    """Whether one loss passes through own networks last and the other through the other's: an encoder and a decoder."""
+    reached = [(places(one, own), places(one, other)) for one in (first, second)]
+    if not all(mine and theirs for mine, theirs in reached):
+        return False
+    ends = {mine[-1] > theirs[-1] for mine, theirs in reached}
+    return len(ends) == 2
 
 
 def places(backward: Occurrence, optimizer: Value) -> list[int]:

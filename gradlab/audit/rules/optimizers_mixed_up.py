@@ -38,9 +38,11 @@ def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """Backward passes whose gradients an optimizer sets to zero, and that nothing else looks at."""
     trains = any(e.kind in ("clip", "schedule") for e in loop.events)
     kinds = ("optimizer", "model", "ddp", "engine") if trains else ("optimizer",)
-    zeros = [e.value for e in loop.events if e.kind == "zero" and e.value is not None and e.value.kind in kinds]
+    zeros = [e for e in loop.events if e.kind == "zero" and e.value is not None and e.value.kind in kinds]
     used = any(e.kind in ("given", "taken", "look", "scale", "reduce") for e in loop.events)
-    if not zeros or used or uncertain(loop, "model", "ddp", "params", "gradients", unused=True):
+    if not zeros or used or any(map(stepped_in_text, zeros)):
+        return
+    if uncertain(loop, "model", "ddp", "params", "gradients", unused=True):
         return
     if loop.statement is None or any(getattr(part, "attr", "") == "grad" for part in walk(loop.statement.node)):
         return
@@ -49,20 +51,30 @@ def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         yield backward.path, backward.node
 
 
-def never_used(zero: Event) -> bool:
-    """Whether the text of the file neither steps an optimizer nor gives it to anything that is not followed."""
-    func = getattr(zero.node, "func", None)
-    name = dotted(func.value) if isinstance(func, ast.Attribute) else ""
-    if not name or zero.module is None or zero.value is None:
+def stepped_in_text(zero: Event) -> bool:
+    """Whether the file steps an optimizer of this name, wherever it does so."""
+    if not (name := zeroed_name(zero)) or zero.module is None:
         return False
     *owner, tail = name.removeprefix("self.").split(".")
-    tail, text = re.escape(".".join([*owner[-1:], tail])), zero.module.source.text
+    tail = re.escape(".".join([*owner[-1:], tail]))
     used = rf"\b{tail}\b(\[[^\]]*\])?\.\w*step|step\w*\([^)]*\b{tail}\b"
-    given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
     if owner:
         used += rf"|\bself\.{re.escape(name.split('.')[-1])}\.step"
+    return re.search(used, zero.module.source.text) is not None
+
+
+def zeroed_name(zero: Event) -> str:
+    func = getattr(zero.node, "func", None)
+    return dotted(func.value) if isinstance(func, ast.Attribute) else ""
+
+
+def never_used(zero: Event) -> bool:
+    """Whether the text of the file neither steps an optimizer nor gives it to anything that is not followed."""
+    if not (name := zeroed_name(zero)) or zero.module is None or zero.value is None:
+        return False
+    given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
     known = zero.value.call is not None and not zero.value.shared
-    return re.search(used, text) is None and (known or re.search(given, text) is None)
+    return not stepped_in_text(zero) and (known or re.search(given, zero.module.source.text) is None)
 
 
 @scenario_rule("GL702")

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from gradlab.audit.trace.conditions import atoms
+from gradlab.audit.trace.event_tree import If, events, walk
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, same
 from gradlab.audit.trace.values import Value
 
 WHOLE = ("model", "ddp", "instance", "optimizer")
+
+
+def instead_of_step(loop: TrainingLoop, zero: Occurrence) -> bool:
+    """Whether gradients are zeroed where otherwise a step is taken, and no counter of a window decides which.
+
+    An optimizer that is frozen for a time throws its gradients away.
+    """
+    for item in walk(loop.body):
+        if isinstance(item, If) and not any(a in loop.boundary or loop.timed(a) for a in atoms(item.test)):
+            for side, rest in ((item.then, item.other), (item.other, item.then)):
+                within, otherwise = events(side), {e.kind for e in events(rest)}
+                if zero.event in within and all(e.kind != "step" for e in within) and "step" in otherwise:
+                    return True
+    return False
 
 
 def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> bool | None:

@@ -217,6 +217,8 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         model = event.value
         if event.name != "eval" or model is None or not passed(loop, model) or taken_back(model, modes):
             continue
+        if model.root().birth > loop.birth:
+            continue  # a copy that is made anew
         later, here = loop.events[loop.events.index(event) + 1 :], event.frames == backward.frames
         goes_on, periodic = conditional.get(id(event), (not here, False))
         if here and id(event) not in conditional and loop.events.index(event) > loop.events.index(backward):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.ownership import concerns, instead_of_step, partial_zero
 from gradlab.audit.rules.reach import overlap
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
@@ -101,6 +101,8 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
             if not (before and before[-1].kind == "backward" and after and after[0].kind == "step"):
                 continue
             if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero):
+                continue
+            if instead_of_step(loop, zero):
                 continue
             if before_backward(scenario, after[0], optimizer) is not None:
                 continue  # the step is in the wrong place: GL701

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.rules.accumulation import same_batch
-from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.ownership import concerns, instead_of_step, partial_zero
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.trace.event_tree import If, Jump, Node, events
@@ -67,7 +67,7 @@ def zero_in_window(scenario: Scenario) -> Iterator[Hit]:
             pending = pending_backward(scenario, zero, optimizer)
             if pending is None or discards(scenario, zero, pending) or scenario.unused(pending):
                 continue
-            if for_another(scenario, pending, optimizer):
+            if for_another(scenario, pending, optimizer) or instead_of_step(loop, zero):
                 continue
             ahead = next((s for s in scenario.after(zero) if s.kind in ("backward", "step")), None)
             if ahead is not None and ahead.kind == "backward":

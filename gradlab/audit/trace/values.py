@@ -160,7 +160,7 @@ class Value:
     guessed: bool = False  # taken for a loss only because a call received a tensor
     derivative: bool = False  # of torch.autograd.grad
     range: str = ""  # a word of knowledge.value_ranges
-    outputs: tuple[tuple[str, frozenset[int]], ...] = ()  # of a network's result: the range and roots of each part
+    outputs: tuple[tuple[str, frozenset[int], object], ...] = ()  # of a network: each part's range, roots, reduction
     linear: bool = False  # a model's output, shifted or times something
     compared: frozenset[int] | None = None  # roots of the output whose difference from data it is
     exp_event: Event | None = None  # the event of an exp() that may overflow

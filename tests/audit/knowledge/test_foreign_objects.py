@@ -289,6 +289,36 @@ def fit(net, opt, batches):
         loss.detach_()
         total = total + loss
 """,
+    "engines that are given the loss": """
+from elsewhere import Engine, Booster
+def divided(batches, n):
+    engine = Engine(model)
+    for i, (x, y) in enumerate(batches):
+        loss = engine(x, y).loss / n
+        engine.backward(loss)
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+def scaled(batches, n):
+    booster = Booster(stage=2)
+    for i, (x, y) in enumerate(batches):
+        booster.backward(loss=F.cross_entropy(model(x), y) / n, optimizer=optimizer)  # expect: GL308
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            optimizer.step()
+            optimizer.zero_grad()
+def undivided(batches, n):
+    booster = Booster(stage=2)
+    for i, (x, y) in enumerate(batches):
+        booster.backward(F.cross_entropy(model(x), y), optimizer)  # expect: GL301
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            optimizer.step()
+            optimizer.zero_grad()
+def with_a_gradient(batches):
+    for x, y in batches:
+        out = model(x)
+        out.backward(torch.ones_like(out))
+        optimizer.step()  # expect: GL305
+""",
 }
 
 

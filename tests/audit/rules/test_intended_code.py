@@ -499,6 +499,34 @@ def fit(net, opt, batches, mixed, scaler):
             scaler.step(opt)
             scaler.update()
 """,
+    "an optimizer that is frozen for a time": """
+class Manager:
+    def __init__(self, model):
+        self.optimizers = [torch.optim.Adam(model[0].parameters()), torch.optim.SGD(model[2].parameters(), 0.1)]
+    def step(self, at):
+        for opt in self.optimizers:
+            if opt.frozen > 0:
+                opt.frozen -= 1
+                opt.zero_grad()
+            elif at % 2 == 1:  # expect: GL307
+                opt.step()
+                opt.zero_grad()
+def train():
+    manager = Manager(model)
+    for at, (x, y) in enumerate(loader):
+        for _ in range(4):
+            (F.cross_entropy(model(x), y) / 4).backward()
+        manager.step(at)
+""",
+    "zeroed or stepped, as a window says": """
+def train(n):
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y) / n).backward()
+        if (i + 1) % n == 0:  # expect: GL307
+            optimizer.step()
+        else:
+            optimizer.zero_grad()  # expect: GL306
+""",
 }
 
 

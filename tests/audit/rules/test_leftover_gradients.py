@@ -92,6 +92,17 @@ CASES = {
 """,
         False,
     ),
+    "an encoder and a decoder, each of which feeds the other": (
+        """
+    first.zero_grad()
+    second.zero_grad()
+    judge(maker(x)).mean().backward()
+    second.step()
+    maker(judge(y)).mean().backward()
+    first.step()
+""",
+        False,
+    ),
 }
 
 

@@ -200,6 +200,44 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "one of several results, by default a sum": """
+class Net(nn.Module):
+    def forward(self, x, y, reduction="sum"):
+        out = self.linear(x)
+        return out, F.cross_entropy(out, y, reduction=reduction)
+def train(n):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        _, loss = net(x, y)
+        loss.backward()
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "one of several results, a mean": """
+class Net(nn.Module):
+    def forward(self, x, y):
+        out = self.linear(x)
+        return out, F.cross_entropy(out, y)
+def train(n):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        _, loss = net(x, y)
+        loss.backward()  # expect: GL301
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "a reduction that is not known": """
+def train(n, reduction):
+    for i, (x, y) in enumerate(loader):
+        F.cross_entropy(model(x), y, reduction=reduction).backward()
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
 }
 
 

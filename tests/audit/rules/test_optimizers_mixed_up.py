@@ -152,6 +152,18 @@ def fit(optimizers):
         last.step()
 fit([optimizer, second])
 """,
+    "a test of memory beside the training": """
+def largest_batches_fit(net, batches, optimizer):
+    for x, y in batches:
+        F.cross_entropy(net(x), y).backward()
+        optimizer.zero_grad()
+def train(net, batches):
+    optimizer = torch.optim.Adam(net.parameters())
+    for x, y in batches:
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
 }
 
 

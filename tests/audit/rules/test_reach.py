@@ -625,6 +625,25 @@ def restored(fresh, opt):
             fresh.eval()
             fit_model(fresh, x)
 """,
+    "a copy that is attacked from time to time": """
+import copy
+def attack(model, x):
+    model = copy.deepcopy(model)
+    model.eval()
+    goal = -model(x).detach()
+    for _ in range(5):
+        x = x.detach().requires_grad_()
+        F.mse_loss(model(x), goal).backward()
+        x = x - 0.1 * x.grad.sign()
+    return x.detach()
+def fit(model, opt, every):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        if i % every == 0:
+            x = attack(model, x)
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+""",
 }
 
 

@@ -29,6 +29,19 @@ def train(args):
             engine.backward(F.cross_entropy(engine(x), y))
             engine.step()
 """,
+    "beside an engine whose configuration is changed": """
+import deepspeed
+import json
+def train(args):
+    config = json.load(open(args.config))
+    config["gradient_accumulation_steps"] = args.n
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    for x, y in loader:
+        engine.backward(F.cross_entropy(engine(x), y))
+        engine.step()
+        schedule.step()  # expect: GL401
+""",
     "beside an engine without a window": """
 import deepspeed
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)

@@ -14,6 +14,7 @@ OF_TENSORS = {"gradient", "retain_graph", "create_graph", "inputs"}
 GRADIENT = re.compile(r"grad|ones|zeros|rand|tensor|None|True|False", re.I)
 """What a tensor's backward() is given."""
 
+
 class Usage:
     """Which methods are called on each dotted name inside a function or class, and which calls receive it."""
 

@@ -120,6 +120,6 @@ def forget_assigned(engine: Engine, node: ast.AST) -> None:
                 names = engine.scope.home(getattr(target, "id", "")).names
                 old = names.get(target.id) if isinstance(target, ast.Name) else None
                 other = is_none(part.value) or isinstance(part.value, ast.Name)  # `last_step = i`
-                flag = old is not None and old.kind == "number" and (isinstance(old.value, bool) or other)
+                flag = old is not None and old.kind == "number" and (isinstance(old.value, (bool, str)) or other)
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
                     names[target.id] = Value("unknown", target.id, before=old.birth)

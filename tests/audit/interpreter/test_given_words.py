@@ -73,6 +73,21 @@ CASES = {
     "one of several losses": CHOSEN,
     "iterations since the last step": SINCE.replace("DIVIDED", "").replace("MARK", "  # expect: GL301"),
     "iterations since the last step, divided": SINCE.replace("DIVIDED", " / n").replace("MARK", ""),
+    "a word that the loop changes": """
+from accelerate import Accelerator
+def train(n):
+    accelerator = Accelerator(gradient_accumulation_steps=n)
+    phase = "generator"
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            if phase == "generator":
+                accelerator.backward(model(x).square().mean() / n)  # expect: GL302
+            elif phase == "critic":
+                accelerator.backward(model(x).abs().mean() / n)  # expect: GL302
+            optimizer.step()
+            optimizer.zero_grad()
+        phase = "critic" if phase == "generator" else "generator"
+""",
     "a scaler of data": """
 class Data:
     def inverse_scaler(self, x):

@@ -153,6 +153,20 @@ while True:
     scaler.step(optimizer)
     optimizer.zero_grad()
 """,
+    "a scale that is set now and then": """
+scaler = torch.amp.GradScaler()
+def train(n):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y) / n
+        scaler.scale(loss).backward()
+        if (i + 1) % n == 0:  # expect: GL307
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        if i % 100 == 0 and scaler.get_scale() < 1:
+            scaler.update(2.0)
+""",
     "tasks of a meta-learner are added up": """
 for tasks in loader:
     optimizer.zero_grad()

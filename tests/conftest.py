@@ -5,16 +5,19 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inherit it
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set by images; each process would compile PyTorch anew: 8 seconds
 os.environ.setdefault("WANDB_MODE", "offline")  # no test reaches W&B's servers
 
 import pytest
 from forked import Commands
 
+sys.dont_write_bytecode = False  # in this one too
 gc.disable()  # until all is imported: a third of the time of collecting tests
 signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
 

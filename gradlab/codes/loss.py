@@ -312,7 +312,7 @@ for x, y in loader:
         code="GL615",
         name="term-of-nothing-trained",
         severity="warning",
-        message="a term of the loss is computed of nothing that is trained: it has no gradient, and changes nothing",
+        message="a term of the loss depends on none of the weights that are stepped: it changes nothing",
         why="Both sides of it are data, or the answers of a network that stays as it is: the output of the network "
         "that is trained was meant for one of them.",
         wrong="""
@@ -334,7 +334,6 @@ for x, y in loader:
     (F.cross_entropy(out, y) + soft).backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL616",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gradlab.audit.interpreter.classes import forget_assigned
 from gradlab.audit.interpreter.interpreter import Interpreter
+from gradlab.audit.interpreter.parameters import defaults_of, is_number
 from gradlab.audit.source.project import Definition, Function, Module, Project, methods_of
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
@@ -191,7 +192,8 @@ def unknown_object(interpreter: Interpreter, node: ast.ClassDef, module: Module,
     """An object of a class, made with arguments of which only the names are known."""
     init = next((m for m in methods if m.name == "__init__"), None)
     names = [a.arg for a in [*init.args.args[1:], *init.args.kwonlyargs]] if init is not None else []
-    given = {name: Value("unknown", name, given=True) for name in names}
+    defaults = defaults_of(init) if init is not None else {}
+    given = {name: Value("unknown", name, given=True, traced=is_number(defaults.get(name))) for name in names}
     callee = Value("class", node.name, node=node, module=module)
     made: list[Value] = []
     interpreter.collect(lambda: made.append(interpreter.instance(callee, [], given, node)))

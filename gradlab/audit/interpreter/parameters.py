@@ -33,8 +33,7 @@ def parameters(
     """The names that a function begins with. called: by a call that is seen, so that defaults are known to be used."""
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
     annotations = {a.arg: a.annotation for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
-    defaults: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
-    defaults |= {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)}
+    defaults = defaults_of(node)
     uses = usage(node)
     bound: dict[str, Value] = {}
     for name, annotation in annotations.items():
@@ -47,7 +46,7 @@ def parameters(
             if value.kind == "none" and name in quantities(node):
                 value = None  # optional: another caller gives a number
         if value is None:
-            value = Value("unknown", name, given=True)
+            value = Value("unknown", name, given=True, traced=is_number(default))
         if value.kind == "unknown" and not value.choice:
             refine(engine, value, "" if received and value.name else name, uses, annotation, name)
         elif value.kind == "unknown":
@@ -60,6 +59,12 @@ def parameters(
     return bound
 
 
+def defaults_of(node: Function) -> dict[str, ast.expr | None]:
+    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
+    found: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
+    return found | {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)}
+
+
 @lru_cache(maxsize=1000)
 def quantities(node: Function) -> frozenset[str]:
     """Parameters that are numbers where they are not None: bounds of a clip, and what is counted or divided by."""
@@ -70,6 +75,11 @@ def quantities(node: Function) -> frozenset[str]:
         elif isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mod, ast.Div, ast.FloorDiv)):
             found.add(dotted(part.right))
     return frozenset(found)
+
+
+def is_number(default: ast.expr | None) -> bool:
+    """Whether a parameter's default is a number, so that what is given for it has no graph."""
+    return isinstance(default, ast.Constant) and type(default.value) in (int, float)
 
 
 def constant(node: ast.expr) -> Value:

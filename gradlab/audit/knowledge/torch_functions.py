@@ -24,6 +24,16 @@ JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 """Functions whose results have values of one or the other tensor."""
 
 
+def derivative(call: CallSite) -> Value:
+    """What torch.autograd.grad returns: without create_graph it is a number that no gradient flows through."""
+    if call.keyword("create_graph") is True:  # a penalty, perhaps, that goes backward itself
+        return tensor(opaque=True, range="slope")
+    made = tensor(opaque=True, derivative=True)
+    if "create_graph" not in call.keywords and len(call.args) < 5 and all(k.arg for k in call.node.keywords):
+        made.update(traced=True, cut=call.node, cut_path=call.engine.module.path)
+    return made
+
+
 def torch_function(call: CallSite) -> Value:
     tail = call.tail
     if "distributed.autograd" in call.name:  # gradients are in a context of their own, and end with it
@@ -38,9 +48,7 @@ def torch_function(call: CallSite) -> Value:
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
-        if tail == "grad" and call.keyword("create_graph") is True:  # a penalty, perhaps, that goes backward itself
-            return tensor(opaque=True, range="slope")
-        return tensor(opaque=True, derivative=True) if tail == "grad" else Value()
+        return derivative(call) if tail == "grad" else Value()
     if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in call.args):
         call.emit("look")
         return Value("measured")

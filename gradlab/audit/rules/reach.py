@@ -88,22 +88,6 @@ def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
             continue
         if (lost := first_cut(value)) is not None and is_traced(value) and not sources(value):
             yield Hit(backward, (), lost.cut if lost.cut_path == backward.event.path else None)
-        for term in value.parts:
-            lost = first_cut(term)
-            if lost is not None and lost.cut_path == backward.event.path and useless(term, value):
-                yield Hit(backward, (), lost.cut)
-
-
-def useless(term: Value, loss: Value) -> bool:
-    """Whether a term of a sum has no graph, and comes from a network in no_grad() that another term trains."""
-    if not is_traced(term) or sources(term):
-        return False
-    others = [event for part in loss.parts if part is not term for event in part.chain]
-    trained = [event.value for event in others if event.value is not None and differentiable(event)]
-    return any(
-        event.value is not None and not differentiable(event) and any(overlap(event.value, one) for one in trained)
-        for event in term.chain
-    )
 
 
 @scenario_rule("GL705")

@@ -247,7 +247,7 @@ for x, y in loader:
     opt.zero_grad()
     first = net(x)
     with torch.no_grad():
-        second = net(y)  # expect: GL712
+        second = net(y)  # expect: GL615
         target = other(x)
     loss = distance(first, target)
     loss += distance(second, target)

@@ -1,0 +1,66 @@
+"""Terms of a loss that change nothing: of derivatives without a graph, and of networks that are not stepped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from audited_snippets import assert_faults
+
+MADE = """
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+"""
+MAKER = """
+for x, y in loader:
+    made = maker(x)
+    second.zero_grad()
+    {goes_on}
+    loss = F.l1_loss(made, y) - answer
+    loss.backward()
+    second.step()
+    first.zero_grad()
+    (judge(y).mean() - judge(made.detach()).mean()).backward()
+    first.step()
+"""
+PENALTY = """
+class Trainer:
+    def __init__(self, net, optimizer, weight=10.0):
+        self.net, self.optimizer, self.weight = net, optimizer, weight
+    def penalty(self, x):
+        x = x.detach().requires_grad_()
+        slope = torch.autograd.grad(self.net(x).sum(), x{flag})[0]
+        return self.weight * ((slope.norm(dim=1) - 1) ** 2).mean()
+    def fit(self, batches):
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            loss = self.net(x).mean() + self.penalty(x)
+            loss.backward()
+            self.optimizer.step()
+"""
+CASES = {
+    "the output is detached before the critic": MADE
+    + MAKER.format(goes_on="answer = judge(made.detach()).mean()  # expect: GL615"),
+    "the critic answers without a graph": MADE
+    + MAKER.format(goes_on="with torch.no_grad():\n        answer = judge(made).mean()  # expect: GL615"),
+    "the critic answers": MADE + MAKER.format(goes_on="answer = judge(made).mean()"),
+    "both are stepped with one loss": MADE
+    + """
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    made = maker(x)
+    (F.l1_loss(made, y) + judge(made.detach()).mean()).backward()
+    first.step()
+    second.step()
+""",
+    "a penalty of derivatives with a graph": PENALTY.format(flag=", create_graph=True"),
+    "and without": PENALTY.format(flag="").replace("x)[0]", "x)[0]  # expect: GL615"),
+    "with the flag of a caller": PENALTY.format(flag=", create_graph=self.net.training"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_terms_of_no_use_are_found(name: str, tmp_path: Path) -> None:
+    assert_faults(CASES[name], tmp_path)

@@ -40,7 +40,7 @@ def opens(browser: Any, page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sigmoid_mlp", "transformer", "lstm", "resnet"])
 def test_every_model_as_it_comes_is_healthy_without_a_warning(model: str, gradlab: Commands, tmp_path: Path) -> None:
-    result = gradlab(f"model={model}", "trainer.updates=300", "trainer.progress=none", cwd=tmp_path, timeout=500)
+    result = gradlab(f"model={model}", "trainer.updates=150", "trainer.progress=none", cwd=tmp_path, timeout=500)
     assert result.code == 0 and "verdict: healthy" in result.out, result.out + result.err
     assert "warning" not in result.out and "critical" not in result.out, result.out
 

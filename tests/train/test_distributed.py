@@ -47,7 +47,7 @@ def cases(gradlab: Commands, once: Any, ranks: int, *names: str) -> Callable[[st
 
 @pytest.fixture(scope="module")
 def two(gradlab: Commands, once: Any) -> Callable[[str], list[dict[str, Any]]]:
-    return cases(gradlab, once, 2, *SAME, "everything", "interrupted", "overflow_of_one_rank", "buckets")
+    return cases(gradlab, once, 2, "digits", "text", "everything", "interrupted", "overflow_of_one_rank", "buckets")
 
 
 @pytest.fixture(scope="module")
@@ -103,20 +103,21 @@ def test_one_two_and_four_ranks_are_one_plain_loop(
         assert ours["eval/accuracy"] == pytest.approx(theirs["eval/accuracy"])
 
 
-def test_noise_and_clipping_act_on_the_gradient_of_all_ranks(tmp_path: Path, two: Any, four: Any) -> None:
+def test_noise_and_clipping_act_on_the_gradient_of_all_ranks(tmp_path: Path, four: Any) -> None:
     one = trainer(tmp_path, *SAME["noise_and_clip"], "data.batch_size=8")
     one.run()
-    for rank in (*two("noise_and_clip"), *four("noise_and_clip")):
+    for rank in four("noise_and_clip"):
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 
 @pytest.mark.parametrize("name", ["summed", "unused", "streamed", "terms", "late"])
 def test_a_summed_loss_unused_parameters_and_streamed_data_are_as_on_one_rank(
-    tmp_path: Path, two: Any, four: Any, name: str
+    tmp_path: Path, four: Any, name: str
 ) -> None:
+    """Of four ranks some have no sample in the last window."""
     one = trainer(tmp_path, *SAME[name], "data.batch_size=8")
     one.run()
-    for rank in (*two(name), *four(name)):
+    for rank in four(name):
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 

@@ -5,19 +5,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from gradlab.watch.advantages import inputs_of
-from gradlab.watch.loss_graph import IDENTITIES, MAX_TERMS, split
+from gradlab.watch.loss_graph import IDENTITIES, MAX_TERMS, is_packed, split
+
+SAMPLES = 512
+"""Of a batch whose covariance is looked at."""
+ERRORS = {"MseLossBackward0", "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0"}
 
 
-def is_divergence(node: Any) -> bool:
-    """Whether it is a mean over samples of sums of Gaussians' divergences: a variance and a squared mean, and minus the
-    variance's logarithm, with one factor and nothing else but constants."""
+def divergence_weight(node: Any) -> float:
+    """Of a mean over samples of sums of Gaussians' divergences: how often it holds the divergence itself; 0 of others.
+
+    That is half of a variance and a squared mean, minus the variance's logarithm, and nothing else but constants.
+    """
     if not node.name().startswith("MeanBackward"):
-        return False
+        return 0.0
+    outer = 1.0
     while inputs_of(node) and node.name().startswith(("MeanBackward", "MulBackward", "DivBackward", "NegBackward")):
+        if node.name().startswith(("Mul", "Div")):
+            constant, _ = split(node, node.name(), node.next_functions)
+            if constant is None or constant.device.type != "cpu" or not (value := abs(constant.item())):
+                return 0.0
+            outer *= value if node.name()[0] == "M" else 1 / value
         node = inputs_of(node)[0]
     if node.name() != "SumBackward1":
-        return False
+        return 0.0
     factors, ends = factors_of(inputs_of(node)[0])
     for end in ends:
         for below in inputs_of(end) if end.name() in ("ExpBackward0", "LogBackward0") else []:
@@ -25,8 +39,25 @@ def is_divergence(node: Any) -> bool:
             others = ends - {end, below} - factors_of(below)[1]
             means = [each for each in others if is_square(each) and same(factors[each], factors[variance])]
             if below in factors and same(factors[below], -factors[end]) and len(means) == len(others) == 1:
-                return True
-    return False
+                return 2 * outer * abs(factors[variance])
+    return 0.0
+
+
+def use_of_latents(error: Any) -> float:
+    """The weight of a divergence beside a mean of errors from which latents cost more than they save.
+
+    A mean over D elements beside it is the likelihood of Gaussians with a noise of D / 2 times that weight, and a
+    latent is of use to directions of the targets with a larger variance alone. (The divergence of two Bernoullis is at
+    most their squared distance by the variance of the one.)
+    """
+    if error.name() not in ERRORS or is_packed(error):
+        return math.inf
+    targets = error._saved_target.detach()[:SAMPLES].float().flatten(1)
+    away = targets - targets.mean(0)
+    if error.name() != "MseLossBackward0":
+        away /= (targets.mean(0) * (1 - targets.mean(0))).clamp_min(1e-6).sqrt()
+    largest = torch.linalg.eigvalsh(away @ away.T)[-1].item() / len(away)
+    return 2 * largest / targets.shape[1]
 
 
 def factors_of(node: Any) -> tuple[dict[Any, float], set[Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradlab.watch.advantages import LINEAR, inputs_of, terms_of
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.comparisons import ratio_of_itself
-from gradlab.watch.divergences import is_divergence
+from gradlab.watch.divergences import divergence_weight, use_of_latents
 from gradlab.watch.events import Violation
 from gradlab.watch.graph_sites import site_of
 from gradlab.watch.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
@@ -20,12 +20,8 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 MANY = 256
 """Elements of a mean beside a sum at least."""
-WIDE = 16
-"""Elements of each sample at least, if the mean over all is beside a mean of sums over each sample."""
 FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
-LARGE = 4.0
-"""Mean square of targets."""
 PLAIN = (0.5, 1.0, 2.0)
 """Factors of terms whose weight was not chosen: any other may be one over the samples."""
 PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
@@ -83,7 +79,7 @@ class LossTerms:
 
 
 def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
-    """Those of a sum that have plain factors, and the line of the sum."""
+    """Those of a sum, with plain factors, and the line of the sum; a product with another factor is one itself."""
     stack: list[tuple[Any, float, CallSite | None]] = [(root, 1.0, None)]
     for _ in range(MAX_NODES):
         if not stack:
@@ -96,7 +92,9 @@ def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
             stack += [(each, factor, site) for each in inputs]
         elif name in ("MulBackward0", "DivBackward0"):
             below, value = plain(node)
-            if below is not None:
+            if below is None:
+                yield node, factor, site
+            else:
                 stack.append((below, factor * value, site))
         else:
             yield node, factor, site
@@ -148,24 +146,21 @@ def mixed(found: list[Reduced]) -> list[Violation]:
 
 
 def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:
-    """A mean over all elements of the batch beside a mean over samples of divergences that are summed over each."""
-    sums = [(node, factor, site) for node, factor, site in found if is_divergence(node)]
-    for node, factor, site in sums:
-        terms_beside = [term for term in found if is_of_plain_targets(term[0])]
-        for mean in [each for term in terms_beside for each in reduced(*term) if each.kind == "mean"]:
-            each = math.prod(mean.shape[1:])
-            if len(mean.shape) > 1 and each >= WIDE and mean.shape[0] == samples_of(node):
-                detail = f"a mean over {mean.shape} beside a divergence that is summed over each sample, and then a "
-                detail += f"mean: an element of it weighs {each * factor / mean.factor:g} times as much"
-                return [("mixed-reductions", site or mean.site, detail)]
+    """A mean over all elements of the batch beside a mean over samples of divergences that are summed over each, and
+    nothing else that the latents would be of use to."""
+    away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]
+    errors = [(node, factor, site) for node, factor, site in found if not divergence_weight(node)]
+    for node, weight, site in away if errors else ():
+        shapes = [each.shape for term in errors for each in reduced(*term) if each.kind == "mean"]
+        alike = [len(shape) > 1 and shape[0] == samples_of(node) for shape in shapes]
+        if len(alike) < len(errors) or not all(alike):
+            continue
+        if weight >= sum(factor * use_of_latents(error) for error, factor, _ in errors):
+            often = math.prod(shapes[0][1:]) * weight / errors[0][1]
+            detail = f"a mean over {shapes[0]} beside a divergence that is summed over each sample, and then a mean: an "
+            detail += f"element of it weighs {often:g} times as much, and latents cost more than they can save"
+            return [("mixed-reductions", site or errors[0][2], detail)]
     return []
-
-
-def is_of_plain_targets(node: Any) -> bool:
-    """Whether it is an error of targets of about one: a mean over larger ones may outweigh a sum."""
-    if is_packed(node) or (target := getattr(node, "_saved_target", None)) is None or not target.is_floating_point():
-        return False
-    return bool(target.detach().square().mean() < LARGE)
 
 
 def samples_of(node: Any) -> int | None:

@@ -237,7 +237,22 @@ def of_halves(loss):
     return of_wide_outputs
 
 
+def of_latents(target, others=lambda m, x: 0.0):
+    """An error of 16 elements that is a mean, beside a divergence that is summed over each sample."""
+
+    def of_an_average(m, x, y):
+        x = x.repeat(4, 1)
+        mean, spread = m.policy(x), m.student(x)
+        away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()
+        return F.mse_loss(F.linear(m.body(x), torch.ones(16, 6)), target(x)) + away + others(m, x)
+
+    return of_an_average
+
+
 RIGHT = {
+    "of_one_direction": of_latents(lambda x: 1.2 * x[:, :1].expand(-1, 16)),
+    "of_labels": of_latents(lambda x: x.repeat(1, 2), lambda m, x: F.cross_entropy(m.policy(x), x[:, :4].argmax(1))),
+    "of_a_weight": of_latents(lambda x: x.repeat(1, 2), lambda m, x: 30 * F.l1_loss(m.policy(x), x[:, :4])),
     "consistent_and_certain": of_halves(
         lambda a, b, x: F.mse_loss(a.softmax(1), x.softmax(1)) - ((p := a.softmax(1)) * p.log()).sum(1).mean()
     ),

@@ -13,6 +13,7 @@ from gradlab.watch.class_losses import EPSILONS, TURNS, down
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED
 from gradlab.watch.graph_sites import site_of
+from gradlab.watch.learnt_errors import is_learnt
 from gradlab.watch.loss_graph import IDENTITIES, MAX_NODES, MAX_TERMS, PRODUCTS, REGRESSIONS, is_packed, split
 from gradlab.watch.networks_between import weight_of
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -30,7 +31,8 @@ class ReversedLosses:
     """Reads the graphs of all losses of the second to sixth update: each must be such an error alone, of a layer that
     is trained.
 
-    As a term beside others of the same layer, or of a network that is trained by another loss, it may have to grow.
+    As a term beside others of the same layer, or of a network that is trained by another loss, it may have to grow. So
+    it may where it is small at the beginning: a trained network is to forget.
     """
 
     def __init__(self) -> None:
@@ -61,8 +63,9 @@ class ReversedLosses:
         for root in roots:
             errors = reversed_errors(root.grad_fn)
             reverse = any(last_weights(each) & self.tracker.ids for each in errors)
-            self.losses.append(reverse)
-            if reverse and self.tracker.attempts == FOLLOWED[0]:
+            first = self.tracker.attempts == FOLLOWED[0]
+            self.losses.append(reverse and not (first and any(is_learnt(each) for each in errors)))
+            if reverse and first:
                 self.site = site_of(errors[0]) if len(terms_of(root.grad_fn)) > 1 else site_of(root.grad_fn)
 
     def end(self) -> Iterator[Violation]:

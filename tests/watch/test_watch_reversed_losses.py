@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 from watched_loops import batches, marked, net
 
 import gradlab
@@ -109,6 +109,29 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 def test_other_signs(kind, tmp_path):
     assert faults_of(RIGHT[kind], tmp_path) == []
+
+
+def forgotten(loss, tmp_path):
+    """A network that has learnt something is to forget it, as by NegGrad."""
+    model = net()
+    optimizer = Adam(model.parameters(), 1e-2)
+    for x, y in batches(100):
+        optimizer.zero_grad()
+        (-loss(model(x), x, y)).backward()
+        optimizer.step()
+    optimizer = SGD(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(8, seed=2):
+            optimizer.zero_grad()
+            loss(model(x), x, y).backward()
+            optimizer.step()
+    assert not w.broken
+    return w.faults
+
+
+@pytest.mark.parametrize("loss", [each for each in WRONG if each is not in_a_bracket])
+def test_an_error_that_was_small_is_made_large_on_purpose(loss, tmp_path):
+    assert forgotten(loss, tmp_path) == []
 
 
 def away_from_normal(out, x, y):

@@ -21,6 +21,9 @@ MATMULS = {"matmul", "__matmul__", "bmm"}
 
 KEPT = {"log", "clamp", "clamp_min", "add", "__add__", "neg", "__neg__"}
 PICKS = {"gather", "__getitem__"}
+DIVISIONS = {"div", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"}
+NORMS = {"layer_norm", "rms_norm", "normalize", "group_norm", "instance_norm"}
+"""Functions whose result is the same of a multiple of what they are given."""
 
 
 class ShareAxes:
@@ -41,6 +44,8 @@ class ShareAxes:
         """Samples that losses were computed of."""
         self.found: list[tuple[int, CallSite | None, str]] = []
         """Size of the first dimension if that is to be the samples, else 0; line and words."""
+        self.sums: Any = WeakTensorKeyDictionary()
+        """A sum with such weights, in whatever shape -> what was found of it, which a division may mend."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
@@ -62,6 +67,8 @@ class ShareAxes:
             self.classes[result] = self.classes[given[0]]
         elif (known := [each for each in given if each in self.classes]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])
+        elif given and given[0] in self.sums and (name in TURNS | NORMS or name in DIVISIONS):
+            self.follow_sum(name, given, result)
         elif len(given) == 1 and name in TURNS and given[0] in self.shares:
             self.shares[result] = self.shares[given[0]] and name not in EXCHANGES
         elif len(given) == 2 and name in ("mul", "__mul__", "__rmul__"):
@@ -71,15 +78,22 @@ class ShareAxes:
         elif name == "sum" and given and given[0] in self.products:
             dim = argument(args, kwargs, 1, "dim")
             if isinstance(dim, int):
-                self.judge(self.products[given[0]], dim % given[0].dim())
+                self.judge(result, self.products[given[0]], dim % given[0].dim())
         elif name in MATMULS and len(given) == 2:
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:
                     queries = each.dim() - 2 if i == 0 and self.shares[each] else None
-                    self.judge(each.detach(), each.dim() - 1 - i, queries)
+                    self.judge(result, each.detach(), each.dim() - 1 - i, queries)
 
-    def judge(self, weights: Tensor, summed: int, queries: int | None = None) -> None:
-        """summed: the dimension that is added up. queries: the other one of a product of matrices."""
+    def follow_sum(self, name: str, given: list[Tensor], result: Tensor) -> None:
+        """Is it divided by what its weights sum to, or made independent of that?"""
+        if name in TURNS:
+            self.sums[result] = self.sums[given[0]]
+        elif name in NORMS or (len(given) > 1 and given[1].numel() > 1):
+            self.found = [each for each in self.found if each is not self.sums[given[0]]]
+
+    def judge(self, total: Tensor, weights: Tensor, summed: int, queries: int | None = None) -> None:
+        """total: the sum. summed: the dimension that is added up. queries: the other one of a product of matrices."""
         if are_shares(weights, summed) or weights.shape[summed] < 2:
             return
         words = f"the weights of the sum over dimension {summed} sum to 1 over dimension"
@@ -87,6 +101,9 @@ class ShareAxes:
             self.found.append((len(weights), call_site(), f"{words} 0, the samples"))
         elif queries is not None and weights.shape[queries] == weights.shape[summed] and are_shares(weights, queries):
             self.found.append((0, call_site(), f"{words} {queries}"))
+        else:
+            return
+        self.sums[total] = self.found[-1]
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""

@@ -44,7 +44,12 @@ def faults_of(summary, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("summary", [pooled, pooled_by_name, pooled_by_product, attended])
+def scaled_afterwards(m, x, y):
+    likeness = m.last(x) @ m.last(x).mT
+    return ((F.softmax(likeness, dim=-2) @ x) / 2).mean(1)  # here
+
+
+@pytest.mark.parametrize("summary", [pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards])
 def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
     assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
 
@@ -71,7 +76,21 @@ def as_many_clusters_as_places(m, x, y):
     return (shares @ x).mean(1)
 
 
+def divided_afterwards(m, x, y):
+    """As external attention does: normalised over the queries, and the sums by their weights."""
+    shares = (m.last(x) @ m.last(x).mT).softmax(-2)
+    return ((shares @ x) / (1e-6 + shares.sum(-1, keepdim=True))).mean(1)
+
+
+def normalised_afterwards(m, x, y):
+    """Parts compete for the samples, and what a sum of them is multiplied by is taken out."""
+    shares = m.score(x).softmax(0)
+    return F.layer_norm((shares * x).sum(1), (4,))
+
+
 RIGHT = {
+    "divided_afterwards": divided_afterwards,
+    "normalised_afterwards": normalised_afterwards,
     "sorted": sorted_and_back,
     "back": lambda m, x, y: (x.mT @ (m.last(x) @ m.last(x).mT).softmax(-1)).mT.mean(1),
     "as_many": as_many_clusters_as_places,

@@ -9,9 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
+from gradlab.watch.advantages import inputs_of
+from gradlab.watch.loss_graph import PRODUCTS, is_packed
+from gradlab.watch.networks_between import weight_of
+
 VIEWS = ("View", "ReshapeAlias", "UnsafeView")
 ACTIVATIONS = {"Sigmoid": "a sigmoid", "Softmax": "a softmax", "Relu": "a ReLU"}
 """Beginnings of the names of nodes behind which no probability is free."""
+CUT = 0.25
+"""Share of the outputs; of those of a layer before its first updates half are below 0."""
 TURNS = ("ToCopy", *VIEWS, "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Select", "Slice", "Index", "Gather")
 EPSILONS = ("Add", "Sub", "Clamp", "Log", "ClampMin")
 
@@ -31,7 +37,20 @@ def activated_twice(given: Tensor) -> str:
     before = down(last.next_functions[0][0], TURNS)
     found = [what for name, what in ACTIVATIONS.items() if before is not None and before.name().startswith(f"{name}B")]
     kind = "sigmoid" if last.name().startswith("Sigmoid") else "softmax"
+    if found == ["a ReLU"] and kind == "softmax" and not cuts_classes(before):
+        return ""
     return f"the {kind} that its input comes from is given the output of {found[0]}" if found else ""
+
+
+def cuts_classes(relu: Any) -> bool:
+    """Whether a ReLU sets outputs of a layer to 0 that has weights of its own for each class, and so takes the gradient
+    of classes that are to grow. Scores that are made to be 0 or more, as similarities, can say what they have to."""
+    layer = down(relu.next_functions[0][0], TURNS)
+    if layer is None or is_packed(relu) or layer.name() not in PRODUCTS:
+        return False
+    weights = [weight for each in inputs_of(layer) if (weight := weight_of(each)) is not None]
+    many = any(weight.dim() > 1 and min(weight.shape[:2]) > 1 for weight in weights)
+    return many and (relu._saved_result == 0).float().mean().item() > CUT
 
 
 def scrambled(given: Tensor) -> str:

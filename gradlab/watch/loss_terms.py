@@ -157,7 +157,9 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
             continue
         if weight >= sum(factor * use_of_latents(error) for error, factor, _ in errors):
             often = math.prod(shapes[0][1:]) * weight / errors[0][1]
-            detail = f"a mean over {shapes[0]} beside a divergence that is summed over each sample, and then a mean: an "
+            detail = (
+                f"a mean over {shapes[0]} beside a divergence that is summed over each sample, and then a mean: an "
+            )
             detail += f"element of it weighs {often:g} times as much, and latents cost more than they can save"
             return [("mixed-reductions", site or errors[0][2], detail)]
     return []

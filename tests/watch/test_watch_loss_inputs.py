@@ -272,7 +272,26 @@ def some_missing(x):
     return torch.where(x[:, :4] > 0, x[:, :4].sigmoid(), -1.0)
 
 
+def similar(out, x):
+    """Scores of pairs that are never negative."""
+    return 4 * (out @ x[:4, :4].T).relu()
+
+
+def seldom_cut(out, x):
+    """Counts of a layer's outputs, which are nearly all above 0."""
+    return F.linear(out.sigmoid(), WEIGHT.exp()).relu()
+
+
+WEIGHT = nn.Parameter(torch.zeros(4, 4))
+
+
 RIGHT = {
+    "similar": lambda out, x, y: F.cross_entropy(similar(out, x).relu(), y),
+    "similar_shares": lambda out, x, y: F.nll_loss(similar(out, x).relu().log_softmax(1), y),
+    "seldom_cut": lambda out, x, y: F.cross_entropy(seldom_cut(out, x), y),
+    "one_score_for_all": lambda out, x, y: F.cross_entropy(
+        F.linear(out[:, :, None], WEIGHT[:1, :1] + 1).squeeze(2).relu(), y
+    ),
     "cosine": cosine_classifier,
     "names": names_of_classes,
     "queue": queue_of_negatives,

@@ -149,6 +149,8 @@ class HardValues:
             else:
                 through = (through | hard) - self.meant
         elif (hard or through) and bits:
+            if numbers and (name not in SCALINGS or (len(inputs) > 1 and all(map(self.bits, inputs)))):
+                self.met |= {i for i in through if self.calls[i][1] & bits}  # of a difference: it is a target
             table = inputs[0] if is_lookup(name, inputs) else inputs[1] if name == "embedding" else None
             self.tables |= self.bits(table) if table is not None and hard else 0
             joined = self.slopes if name in JOINS or "loss" in name else NONE

@@ -57,7 +57,7 @@ def use_of_latents(error: Any) -> float:
     if error.name() != "MseLossBackward0":
         away /= (targets.mean(0) * (1 - targets.mean(0))).clamp_min(1e-6).sqrt()
     largest = torch.linalg.eigvalsh(away @ away.T)[-1].item() / len(away)
-    return 2 * largest / targets.shape[1]
+    return float(2 * largest / targets.shape[1])
 
 
 def factors_of(node: Any) -> tuple[dict[Any, float], set[Any]]:

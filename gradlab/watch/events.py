@@ -130,6 +130,26 @@ class BackwardPass:
     used_by: set[int] = field(default_factory=set)
     """Indices of the optimizers that have stepped on it."""
 
+    @property
+    def is_unusual(self) -> bool:
+        """Whether a rule about steps may have something to say of it."""
+        of_precision = self.scaled or self.fp16
+        of_steps = self.used_by or self.used_by_untracked or self.stepped_terms or self.repeats
+        of_losses = self.between or self.advantages or self.bootstraps or self.comparisons
+        return bool(of_precision or of_steps or of_losses or self.left_in_eval)
+
+
+@dataclass
+class ThrownPasses:
+    """Backward passes that are zeroed in one update after the other, of other lines than those that are used."""
+
+    latest: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
+    """Those of the update before, and where they were zeroed."""
+    updates: int = 0
+    """Updates in a row with any."""
+    steps_before: int = 0
+    """Steps before which nothing was dropped, at the latest of them."""
+
 
 @dataclass
 class ClipCall:

@@ -135,7 +135,9 @@ class GraphCuts:
         """Of weights that nothing has moved: where the graphs of most of them end."""
         sites: dict[CallSite | None, list[str]] = {}
         moved: set[CallSite | None] = set()
-        reached = tracker.fed and not tracker.empty_steps  # else all gradients are zeroed before the step
+        reached = (
+            tracker.feeding.fed and not tracker.feeding.empty_steps
+        )  # else all gradients are zeroed before the step
         judged = reached and tracker.attempts >= UPDATES
         for p, site in [self.found[id(p)] for p in tracker.params if judged and id(p) in self.found]:
             if torch.equal(elements(p), self.first[id(p)]):

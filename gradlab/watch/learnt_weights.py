@@ -74,7 +74,7 @@ class LearntWeights:
                 yield "learnt-weight-unbounded", earlier.site, listed([self.tracker.name_of(p) for p in alone])
 
     def kept_up_by_nothing(self) -> list[Tensor]:
-        if self.tracker.writes_manually:
+        if self.tracker.writes.ever:
             return []
         groups = [g for g in self.tracker.optimizer.param_groups if not g.get("maximize")]
         weights = [p for g in groups if float(g.get("weight_decay") or 0) < decay_of(g) for p in g["params"]]

@@ -167,9 +167,9 @@ class LoopState:
             return "is that of a single number, which follows what another optimizer makes"
         if tracker.is_policy:
             return "is that of a policy, whose level does not say what is learnt"
-        if tracker.opponents:
+        if tracker.others.opponents:
             return "depends on weights that another optimizer moves by another loss"
-        others = any(tracker.index in other.opponents for other in self.trackers)
+        others = any(tracker.index in other.others.opponents for other in self.trackers)
         return "is that of an optimizer whose weights the loss of another one depends on" if others else ""
 
     def runs_without_gradients(self, tracker: OptimizerTracker) -> bool:
@@ -188,7 +188,7 @@ class LoopState:
 
     def follow_update(self, tracker: OptimizerTracker) -> None:
         """After a step: follow the calls of the next update, if a reader wants to."""
-        thrown = tracker.num_thrown == accumulation.THROWN
+        thrown = tracker.thrown.updates == accumulation.THROWN
         self.reads.wanted = self.seen.ask(self.followers.after_step, tracker, default=False) or thrown
         pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
         without = [p for output in self.outputs for p in output.metrics.without]

@@ -10,12 +10,14 @@ import torch
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
 from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, is_packed, variable
-from gradlab.watch.optimizer_tracker import OPPOSITE, OptimizerTracker
+from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 KEPT = ("_saved_mat2", "_saved_weight")
 """What products keep of a weight."""
 VIEWS = {"TBackward0", "TransposeBackward0", "ViewBackward0", "PermuteBackward0", "ToCopyBackward0"}
 """Nodes between such a product and its weights."""
+OPPOSITE = -0.1
+"""Cosine below which gradients are opposed."""
 MEASURED = 3
 """Times that two gradients are compared: reading them waits for the device."""
 
@@ -87,9 +89,9 @@ def foreign_gradients(tracker: OptimizerTracker) -> list[tuple[torch.Tensor, tor
     """Before a backward pass: (parameter, copy of its gradient), if all of it is of losses that others stepped on."""
     held = tracker.accumulated
     foreign = held and all(b.used_by and tracker.index not in b.used_by for b in held)
-    if not foreign or tracker.sharded or tracker.manually_written or tracker.num_compared == MEASURED:
+    if not foreign or tracker.sharded or tracker.writes.since_step or tracker.others.num_compared == MEASURED:
         return []
-    tracker.num_compared += 1
+    tracker.others.num_compared += 1
     sample = {id(p): p for p in tracker.sample}.values()
     return [(p, p.grad.detach().clone()) for p in sample if p.grad is not None and not p.grad.is_sparse]
 

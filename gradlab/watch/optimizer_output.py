@@ -143,7 +143,7 @@ class OptimizerOutput:
             second_moments=keeps_second_moments(self.tracker.optimizer),
             reverses=self.seen.reverses,
             runs_without_gradients=self.runs_without_gradients(),
-            targets=self.tracker.target_sizes(),
+            targets=self.tracker.targets.ends(),
         )
         if cuts := [format_site(record.site) for record in faults if record.name == "graph-cut"]:
             known.cut = f"the graph of some weights ends at {cuts[0]}"
@@ -196,7 +196,7 @@ class OptimizerOutput:
         reached = tracker.num_backwards
         passes = f"{seen.num_backwards} backward pass{'es' if seen.num_backwards > 1 else ''}"
         which = "" if reached == seen.num_backwards else f", {reached or 'none'} of which reached its parameters"
-        if tracker.other_optimizers:
+        if tracker.others.untracked:
             return f"{passes}{which}, and no step of this optimizer: another one stepped in its place"
         if tracker.is_still:
             return f"{passes}{which}, and this optimizer was not stepped: its weights are what they were"
@@ -242,7 +242,7 @@ class OptimizerOutput:
         for record in faults:
             lines += [record.line, "    " + "; ".join(filter(None, (record.occurrences, record.kind.fix)))]
         lines += [f"{each.severity}: {each.sentence}" for each in remaining(found) if each.code not in mistakes]
-        others = self.tracker.other_optimizers
+        others = self.tracker.others.untracked
         lines += [f"its parameters were also moved by {each}, which was not passed to the watch" for each in others]
         lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in reason)
         off = self.seen.switched_off.items()

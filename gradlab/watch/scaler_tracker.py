@@ -45,7 +45,7 @@ class ScalerTracker:
 
     def in_gradients(self, tracker: OptimizerTracker) -> Any:
         """The scale that an optimizer's gradients are still multiplied by, or None."""
-        scaled = tracker.accumulated and not tracker.unscaled and all(b.scaled for b in tracker.accumulated)
+        scaled = tracker.accumulated and not tracker.scaling.unscaled and all(b.scaled for b in tracker.accumulated)
         return self.value() if scaled and self.enabled else None
 
     def remember(self, scaled: Tensor, loss: Tensor, weight: LossWeight) -> None:

@@ -37,17 +37,17 @@ def before_step(
     else:
         judge_step(loop, tracker, site, by_scaler, weights_unmoved)
         accumulation.note_thrown(tracker)
-        if followed and tracker.num_thrown > accumulation.THROWN and not loop.reads.seen:
-            b, zeroed_at = tracker.thrown[-1]
+        if followed and tracker.thrown.updates > accumulation.THROWN and not loop.reads.seen:
+            b, zeroed_at = tracker.thrown.latest[-1]
             detail, update = (
                 f"none is left of the loss of {format_site(b.site)}",
-                tracker.attempts + 2 - tracker.num_thrown,
+                tracker.attempts + 2 - tracker.thrown.updates,
             )
             loop.add_fault("zero-before-step", zeroed_at or b.site, tracker, detail, update=update)
     fused = getattr(tracker.optimizer, "grad_scale", None)
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
-    metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
+    metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.closure.given)
     ask(loop.not_finite.at_step, tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
@@ -59,7 +59,7 @@ def judge_step(
     """Apply all rules about a step; see `before_step`."""
     if weights_unmoved:  # else the step is detected late, and its gradients may be gone
         tracker.note_step(site, loop.seen.num_backwards, loop.backward_depth > 0)
-        tracker.note_through()
+        tracker.others.note_through(tracker.index, tracker.unused)
         reach.note_clips_for_others(tracker, loop.trackers)
         loop.add_violations(tracker, eval_mode.at_step(tracker, loop.models, loop.modes))
         loop.add_violations(tracker, reach.at_step(tracker, loop.trackers, site, loop.seen))
@@ -78,9 +78,9 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
     metrics = loop.outputs[tracker.index].metrics
     own = tracker.own
     losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
-    if tracker.manually_written:  # the loop has made the gradients of those of other losses too
+    if tracker.writes.since_step:  # the loop has made the gradients of those of other losses too
         losses = [b.loss for b, _ in accumulation.finite_dropped(tracker)] + losses + tracker.functional
-    loss = tracker.closure_passes[0].loss if len(tracker.closure_passes) > 1 else total_loss(losses)
+    loss = tracker.closure.passes[0].loss if len(tracker.closure.passes) > 1 else total_loss(losses)
     if loop.running is not None and not tracker.accumulated:  # a hook on the parameters steps during the backward pass
         loss = loop.running.loss
     if metrics.norm is not None:

@@ -187,8 +187,8 @@ class Watch:
             for site, zeroed in metrics.zeroed_names().items():
                 detail = f"none is left of {listed(zeroed)}"
                 loop.add_fault("zero-before-step", site, tracker, detail, update=metrics.zeroed_from)
-            if tracker.unreached >= reach.OFTEN and self.discovery.is_only_one(tracker):
-                since = tracker.attempts - tracker.unreached + 1
+            if tracker.feeding.unreached >= reach.OFTEN and self.discovery.is_only_one(tracker):
+                since = tracker.attempts - tracker.feeding.unreached + 1
                 detail = f"from update {since} on"
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
         for tracker in loop.trackers[:1]:

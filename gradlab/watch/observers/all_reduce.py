@@ -29,5 +29,5 @@ class AllReduceObserver:
         storage = given.untyped_storage().data_ptr()
         for tracker in self.loop.trackers:
             if any(p.grad is not None and p.grad.untyped_storage().data_ptr() == storage for p in tracker.params):
-                tracker.manually_reduced = True
+                tracker.writes.reduced = True
                 self.loop.add_violations(tracker, calls.at_all_reduce(tracker, call_site()))

@@ -103,14 +103,14 @@ class BackwardObserver:
                 if now == tracker.seen_versions:
                     continue
                 tracker.seen_versions = now
-                tracker.note_refilled()
+                tracker.left.note_refilled()
                 tracker.note_weights(b)
                 if before and before[tracker.index]:
-                    tracker.num_opposed += is_opposed(before[tracker.index])
+                    tracker.others.num_opposed += is_opposed(before[tracker.index])
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
-                tracker.note_targets(size)
+                tracker.targets.note(size)
                 if looked:
                     tracker.constant.note(labels, b.weight)
 
@@ -188,7 +188,7 @@ class BackwardObserver:
         """A new backward pass begins: the metrics of the update before it are complete."""
         loop = self.loop
         for tracker, output in zip(loop.trackers, loop.outputs, strict=True):
-            if not tracker.in_closure:
+            if not tracker.closure.running:
                 compiled_steps.detect(loop, tracker)
                 output.metrics.finish_update(loop.scaler.value())
                 if tracker.started:  # its step has raised
@@ -258,22 +258,23 @@ class BackwardObserver:
         tracker.accumulated.append(b)
         tracker.num_backwards, tracker.backward_site = tracker.num_backwards + 1, b.site
         tracker.remember_gradient()
-        if tracker.writes_manually:
+        if tracker.writes.ever:
             output.metrics.measure_before_writes(b.site)
         tracker.state_versions = compiled_steps.state_versions(tracker)
-        if tracker.in_closure:
-            tracker.dropped_in_closure = []
-            tracker.closure_passes.append(b)
-            if len(tracker.closure_passes) == 1 and not error:  # before it is clipped, or the weights move
+        if tracker.closure.running:
+            tracker.closure.dropped = []
+            tracker.closure.passes.append(b)
+            if len(tracker.closure.passes) == 1 and not error:  # before it is clipped, or the weights move
                 output.metrics.measure(self.loop.scaler.in_gradients(tracker))
 
     def judge(self, tracker: OptimizerTracker, b: BackwardPass, forwards: ForwardPasses, in_autocast: bool) -> None:
         loop = self.loop
-        if tracker.unscaled and b.scaled and tracker.accumulated and len(tracker.unused) == len(tracker.accumulated):
+        unused = tracker.accumulated and len(tracker.unused) == len(tracker.accumulated)
+        if tracker.scaling.unscaled and b.scaled and unused:
             norm = loop.outputs[tracker.index].metrics.norm
-            overflow = tracker.overflow_abandoned = norm is not None and not math.isfinite(float(norm))
+            overflow = tracker.scaling.overflow_abandoned = norm is not None and not math.isfinite(float(norm))
             name = "live-lock" if overflow else "unscale-every-micro-batch"
-            loop.add_fault(name, tracker.skip_site or b.site if overflow else tracker.unscale_site, tracker)
+            loop.add_fault(name, tracker.skip_site or b.site if overflow else tracker.scaling.unscale_site, tracker)
         loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
         if forwards.bypassed_ddp and b.num_forwards == 0:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)

@@ -121,7 +121,7 @@ class ClippingObserver:
             params = self.loop.trackers[0].params
         self.clip(params, None, None)
         for tracker in self.trackers_of(params):
-            tracker.clipped_by_value = True
+            tracker.writes.by_value = True
         return None
 
     def params_with(self, grads: list[Tensor]) -> list[Tensor]:
@@ -178,7 +178,7 @@ class ClippingObserver:
                 loop.add_violations(tracker, calls.at_single(tracker, site, len(params)))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
             tracker.clip_site = site
-            output.clips |= bool(tracker.own) or tracker.manually_written  # else there is nothing to clip
+            output.clips |= bool(tracker.own) or tracker.writes.since_step  # else there is nothing to clip
             output.clips_whole &= bound is not None and len(params) >= len(tracker.params)
             if not tracker.unused:
                 continue

@@ -26,7 +26,7 @@ def state_versions(tracker: OptimizerTracker) -> list[int] | None:
 def detect(loop: LoopState, tracker: OptimizerTracker) -> None:
     """Before anything else happens: if the weights and the optimizer's state have changed, record a step."""
     unused: list[BackwardPass] = tracker.unused
-    if tracker.in_closure or tracker.started or not unused or loop.scaler.enabled:
+    if tracker.closure.running or tracker.started or not unused or loop.scaler.enabled:
         return
     if all(tracker.unmoved_since(b) for b in unused):
         return

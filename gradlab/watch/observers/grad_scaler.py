@@ -67,8 +67,8 @@ class GradScalerObserver:
 
         def after(result: Any, error: bool) -> None:
             if not error:
-                tracker.stage, tracker.unscaled = "unscaled", True
-                tracker.unscaled_at, tracker.unscale_site = len(tracker.accumulated), site
+                tracker.scaling.stage, tracker.scaling.unscaled = "unscaled", True
+                tracker.scaling.unscaled_at, tracker.scaling.unscale_site = len(tracker.accumulated), site
             tracker.accept_writes()
 
         return after
@@ -79,15 +79,15 @@ class GradScalerObserver:
             return None
         loop, site = self.loop, call_site()
         tracker.detect_writes()
-        if tracker.stage == "stepped":
-            loop.add_fault("update-missing", tracker.scaler_step_site, tracker)
-        without = tracker.num_scale_calls == self.tracker.num_scale_calls
-        unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.manually_written]
+        if tracker.scaling.stage == "stepped":
+            loop.add_fault("update-missing", tracker.scaling.step_site, tracker)
+        without = tracker.scaling.num_scale_calls == self.tracker.num_scale_calls
+        unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.writes.since_step]
         if unscaled:
             loop.add_fault("loss-not-scaled", unscaled[0].site, tracker)
         if tracker.own and all(b.scaled and b.num_scaler_updates < self.tracker.num_updates for b in tracker.own):
             loop.add_fault("update-every-micro-batch", self.tracker.update_site, tracker)
-        tracker.num_scale_calls = self.tracker.num_scale_calls
+        tracker.scaling.num_scale_calls = self.tracker.num_scale_calls
         self.tracker.stepping, attempts = tracker, tracker.attempts
 
         def after(result: Any, error: bool) -> None:
@@ -95,7 +95,7 @@ class GradScalerObserver:
             if error:  # PyTorch's message does not name the cause
                 loop.add_violations(tracker, accumulation.zeroed_before_step(tracker, site))
                 return
-            tracker.stage, tracker.scaler_step_site = "stepped", site
+            tracker.scaling.stage, tracker.scaling.step_site = "stepped", site
             if tracker.attempts == attempts:  # the optimizer was not called
                 loop.outputs[tracker.index].metrics.finish_update(self.tracker.value())
                 before_step(loop, tracker, site, True)
@@ -108,15 +108,15 @@ class GradScalerObserver:
             return None
         trackers, site = self.loop.trackers, call_site()
         early = [t for t in trackers if t.unused and all(b.scaled for b in t.unused)]
-        if any(t.stage == "stepped" for t in trackers):
+        if any(t.scaling.stage == "stepped" for t in trackers):
             early = []
         for tracker in early:
-            tracker.early_update_site = site
+            tracker.scaling.early_update_site = site
 
         def after(result: Any, error: bool) -> None:
             self.tracker.num_updates, self.tracker.update_site = self.tracker.num_updates + 1, site
             for tracker in trackers:
-                tracker.stage, tracker.overflow_abandoned = "ready", False
+                tracker.scaling.stage, tracker.scaling.overflow_abandoned = "ready", False
             for tracker in early if error else ():  # PyTorch raises
                 self.loop.add_fault("update-every-micro-batch", site, tracker)
 

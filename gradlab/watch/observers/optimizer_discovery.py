@@ -52,7 +52,7 @@ class OptimizerDiscovery:
             moved = [tracker for tracker in self.loop.trackers if not tracked and ids & tracker.ids]
             self.noted[id(optimizer)] = optimizer, moved
             for tracker in moved:
-                tracker.other_optimizers.append(f"{type(optimizer).__name__} at {format_site(call_site())}")
+                tracker.others.untracked.append(f"{type(optimizer).__name__} at {format_site(call_site())}")
         for tracker in self.noted[id(optimizer)][1]:
             if not tracker.started:  # it is no part of that one's step
                 tracker.detect_writes()
@@ -71,8 +71,10 @@ class OptimizerDiscovery:
             tracker = None if error else self.consider(args[0])
             if tracker is not None:
                 made = self.made.setdefault(site, [])
-                tracker.is_successor = bool(made)
-                tracker.continues = tracker.is_successor and made[-1].is_left_as_stepped and made[-1].ids == tracker.ids
+                tracker.others.is_successor = bool(made)
+                tracker.others.continues = (
+                    tracker.others.is_successor and made[-1].is_left_as_stepped and made[-1].ids == tracker.ids
+                )
                 made.append(tracker)
 
         return after
@@ -80,7 +82,7 @@ class OptimizerDiscovery:
     def at_end(self) -> None:
         """The loop is over: were optimizers made for fewer updates than they average over?"""
         for site, made in self.made.items():
-            often, updates = sum(t.continues for t in made), median(t.attempts for t in made)
+            often, updates = sum(t.others.continues for t in made), median(t.attempts for t in made)
             averaged = averaged_updates(made[0].optimizer)
             if often >= ANEW and 0 < 4 * updates < averaged:
                 detail = f"{often} times, after {updates:g} updates; it averages over about {averaged:.0f}"

@@ -52,23 +52,23 @@ class OptimizerStepObserver:
             tracker.nested += 1
             return
         tracker.nested = 0
-        tracker.has_closure = any(callable(a) for a in args[1:]) or callable(kwargs.get("closure"))
+        tracker.closure.given = any(callable(a) for a in args[1:]) or callable(kwargs.get("closure"))
         tracker.detect_writes()
         self.loop.outputs[tracker.index].metrics.finish_update(self.loop.scaler.value())
         tracker.started = tracker.calls_hooks = True
-        tracker.in_closure, tracker.closure_passes, tracker.dropped_in_closure = tracker.has_closure, [], []
-        if not tracker.has_closure:
+        tracker.closure.running, tracker.closure.passes, tracker.closure.dropped = tracker.closure.given, [], []
+        if not tracker.closure.given:
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
 
     def after(self, tracker: OptimizerTracker, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if tracker.nested:
             tracker.nested -= 1
             return
-        if tracker.has_closure:
+        if tracker.closure.given:
             tracker.detect_writes()
-            tracker.dropped += tracker.dropped_in_closure
+            tracker.dropped += tracker.closure.dropped
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
-        tracker.in_closure = tracker.started = False
+        tracker.closure.running = tracker.started = False
         scaled = self.loop.scaler.stepping is tracker
         found_inf = getattr(optimizer, "found_inf", None) if scaled else None  # a fused step skips inside its kernel
         after_step(self.loop, tracker, found_inf.clone() if isinstance(found_inf, Tensor) else False)

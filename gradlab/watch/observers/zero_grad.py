@@ -43,12 +43,12 @@ class ZeroGradObserver:
         site = call_site()
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
-            if tracker.unused or tracker.clipped_by_value:  # else what was written is zeroed
+            if tracker.unused or tracker.writes.by_value:  # else what was written is zeroed
                 tracker.detect_writes()
-            if tracker.clips_for_others:
+            if tracker.others.clips:
                 for other, violation in reach.clipped_in_place_of(tracker, self.loop.trackers):
                     self.loop.add_violations(other, [violation])
-            if tracker.unused and not tracker.in_closure:
+            if tracker.unused and not tracker.closure.running:
                 self.before_drop(tracker, site)
 
         def after(result: Any, error: bool) -> None:
@@ -56,7 +56,7 @@ class ZeroGradObserver:
                 now = tracker.versions()
                 if is_partial(tracker.seen_versions, now):
                     self.loop.outputs[tracker.index].metrics.zeroing = {}
-                    tracker.note_left()
+                    tracker.left.note(tracker.params)
                 elif now != tracker.seen_versions or not tracker.accumulated:
                     tracker.zeroed(site)
                 tracker.seen_versions = now
@@ -76,8 +76,8 @@ class ZeroGradObserver:
             metrics.start_update()
             return
         no_update = all(b.scaled and b.num_scaler_updates == loop.scaler.num_updates for b in unused)
-        if loop.scaler.enabled and no_update and tracker.stage != "stepped":
-            tracker.overflow_abandoned = True
+        if loop.scaler.enabled and no_update and tracker.scaling.stage != "stepped":
+            tracker.scaling.overflow_abandoned = True
             loop.add_fault("live-lock", tracker.skip_site or site, tracker)
         after_step(loop, tracker, True)
 

@@ -17,8 +17,8 @@ THROWN = 10
 def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
     """At a step: were gradients zeroed too often, too late or never?"""
     yield from zeroed_before_step(tracker, site)
-    if 0 < len(tracker.own) < len(tracker.accumulated) and (tracker.refilled or not tracker.left):
-        names = [tracker.name_of(p) for p in tracker.left if id(p) in tracker.refilled]
+    if 0 < len(tracker.own) < len(tracker.accumulated) and (tracker.left.refilled or not tracker.left.versions):
+        names = [tracker.name_of(p) for p in tracker.left.versions if id(p) in tracker.left.refilled]
         yield "zero-grad-missing", site, f"those of {listed(names)}" if names else ""
     dropped = finite_dropped(tracker)
     if not unused or tracker.steps_without_drop or tracker.window is not None:
@@ -35,7 +35,7 @@ def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSit
 def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
     """At a step of which all gradients were zeroed since backward."""
     dropped = finite_dropped(tracker)
-    if tracker.manually_written or tracker.accumulated or not dropped:
+    if tracker.writes.since_step or tracker.accumulated or not dropped:
         return
     if len(dropped) == len(tracker.dropped):
         yield "zero-before-step", dropped[-1][1] or site, ""
@@ -43,13 +43,13 @@ def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iter
 
 def note_thrown(tracker: OptimizerTracker) -> None:
     """At a step: in how many updates in a row had a pass of another loss been zeroed, that nothing has used since?"""
-    unused, used = tracker.unused, any(first.used_by for first, _ in tracker.thrown)
+    unused, used = tracker.unused, any(first.used_by for first, _ in tracker.thrown.latest)
     lines, known = {b.site for b in unused}, [each for b in unused for each in (*b.extends, *b.repeats)]
     thrown = [(b, site) for b, site in finite_dropped(tracker) if b.site not in lines and b not in known]
-    in_a_row = tracker.steps_without_drop == tracker.num_before_thrown and not used
-    tracker.num_before_thrown = tracker.steps_without_drop
-    tracker.thrown = thrown if unused and not tracker.manually_written else []
-    tracker.num_thrown = (tracker.num_thrown * in_a_row + 1) * bool(tracker.thrown)
+    in_a_row = tracker.steps_without_drop == tracker.thrown.steps_before and not used
+    tracker.thrown.steps_before = tracker.steps_without_drop
+    tracker.thrown.latest = thrown if unused and not tracker.writes.since_step else []
+    tracker.thrown.updates = (tracker.thrown.updates * in_a_row + 1) * bool(tracker.thrown.latest)
 
 
 def finite_dropped(tracker: OptimizerTracker) -> list[tuple[BackwardPass, CallSite | None]]:
@@ -89,7 +89,7 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
 def divided_by_hand_too(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
     """At a step on gradients that the loop has written to: were they divided once more, as the losses were?"""
     k = len(unused)
-    again = len(tracker.manual_factors) == 1 and close(tracker.manual_factors[0] * k, 1)
+    again = len(tracker.writes.factors) == 1 and close(tracker.writes.factors[0] * k, 1)
     known = k == len(tracker.accumulated) and is_window(unused)
     if again and known and all(close(b.weight.product, 1 / k) for b in unused):
         yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, and their gradients are divided again"

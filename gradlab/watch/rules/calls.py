@@ -22,12 +22,12 @@ KEPT_GRAPHS = 4
 
 def at_clip(tracker: OptimizerTracker, site: CallSite | None, scaling: bool, num_forwards: int) -> Iterator[Violation]:
     """Before a call that clips. scaling: a scaler is enabled. num_forwards: passes since the last backward."""
-    if tracker.manually_written:
+    if tracker.writes.since_step:
         return
     unused, accumulated = tracker.unused, tracker.accumulated
     if not unused and all(tracker.index in b.used_by for b in accumulated):
         yield "clip-before-backward" if not tracker.attempts or num_forwards else "clip-after-step", site, ""
-    if unused and scaling and not tracker.unscaled and all(b.scaled for b in unused):
+    if unused and scaling and not tracker.scaling.unscaled and all(b.scaled for b in unused):
         yield "clip-before-unscale", site, ""
     if any(c.site == site and c.num_accumulated < len(accumulated) for c in tracker.clips) and is_window(unused):
         yield "clip-every-micro-batch", site, ""
@@ -55,11 +55,11 @@ def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -
     """After a backward pass; `tracker.unused` are those before it."""
     if in_autocast:
         yield "backward-inside-autocast", b.site, ""
-    unused, factors = tracker.unused, tracker.manual_factors
+    unused, factors = tracker.unused, tracker.writes.factors
     if unused and tracker.index in unused[-1].weights:
         yield from looking_ahead(tracker, unused, b)
-    if tracker.early_update_site and unused and b.scaled:
-        yield "update-every-micro-batch", tracker.early_update_site, ""
+    if tracker.scaling.early_update_site and unused and b.scaled:
+        yield "update-every-micro-batch", tracker.scaling.early_update_site, ""
     if factors and unused and b.num_forwards and b.site == unused[-1].site and not b.weight.factors:
         yield "gradients-scaled-by-hand", b.site, f"multiplied by {factors[0]:.3g} after backward"
 
@@ -71,10 +71,10 @@ def looking_ahead(tracker: OptimizerTracker, unused: list[BackwardPass], b: Back
     the first of two passes; that of an embedding alone, or by noise, is another loss. Losses that are weighted are
     meant to be added.
     """
-    if not math.isclose(sum(each.weight.product for each in unused), 1, rel_tol=1e-4) or tracker.manually_written:
+    if not math.isclose(sum(each.weight.product for each in unused), 1, rel_tol=1e-4) or tracker.writes.since_step:
         return
     before = unused[-1].weights[tracker.index]
-    if moved_weights.have_moved(before) and (tracker.in_closure or moved_weights.moved_along(before)):
+    if moved_weights.have_moved(before) and (tracker.closure.running or moved_weights.moved_along(before)):
         tracker.num_looking_ahead += 1
         if tracker.num_looking_ahead >= LOOKS:
             yield "passes-at-moved-weights", b.site, f"the first is at {format_site(unused[-1].site)}"
@@ -104,9 +104,9 @@ def at_step(
     unused = tracker.unused
     if by_scaler is False and any(b.scaled for b in tracker.own):
         yield "step-past-scaler", site, ""
-    if not tracker.manually_written:
+    if not tracker.writes.since_step:
         yield from zeroing(tracker, unused, site)
-        if len(tracker.closure_passes) < 2:  # a closure is called several times in a step
+        if len(tracker.closure.passes) < 2:  # a closure is called several times in a step
             yield from loss_weights(tracker, unused, site)
         for b in unused if not by_scaler else ():
             if b.fp16 and not b.scaled and abs(b.weight.product) <= 1:
@@ -114,7 +114,7 @@ def at_step(
                 break
     else:
         yield from divided_by_hand_too(tracker, unused)
-    if world_size > 1 and not tracker.manually_written and not tracker.manually_reduced:
+    if world_size > 1 and not tracker.writes.since_step and not tracker.writes.reduced:
         yield from synchronization(tracker, unused, no_sync)
     steps = tracker.schedule_steps
     if unused and len(steps) == 1 and steps[0].num_unused == len(unused):
@@ -143,13 +143,13 @@ def kept_graphs(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterat
 
 def at_unscale(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
     """Before `scaler.unscale_`."""
-    if tracker.overflow_abandoned:
+    if tracker.scaling.overflow_abandoned:
         return
-    if tracker.stage == "stepped":
-        yield "update-missing", tracker.scaler_step_site, ""
-    elif tracker.stage == "unscaled" and tracker.unscaled_at == len(tracker.accumulated):
+    if tracker.scaling.stage == "stepped":
+        yield "update-missing", tracker.scaling.step_site, ""
+    elif tracker.scaling.stage == "unscaled" and tracker.scaling.unscaled_at == len(tracker.accumulated):
         # A backward pass in between was reported when it ran.
-        yield ("unscale-twice" if tracker.unscaled else "update-missing"), site, ""
+        yield ("unscale-twice" if tracker.scaling.unscaled else "update-missing"), site, ""
 
 
 def at_all_reduce(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:

@@ -110,7 +110,7 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
     """At the end, of an optimizer without a schedule: is there one of another optimizer of its weights, not stepped?"""
     groups = idle.optimizer.param_groups
     rate, shared = rate_of(idle.optimizer), {id(p) for group in groups for p in group["params"]} & tracker.ids
-    if idle.steps < IDLE or rate == idle.rate or not shared or tracker.other_optimizers:
+    if idle.steps < IDLE or rate == idle.rate or not shared or tracker.others.untracked:
         return
     if idle.own != sum(t.attempts for t in trackers if t.optimizer is idle.optimizer):
         return

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradlab.watch.call_site import CallSite, format_site
+from gradlab.watch.early_freezes import EARLY
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker, listed
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line, making_line
 
@@ -20,7 +21,7 @@ OFTEN = 20
 UPDATES = 10
 """Steps in a loop without any backward pass."""
 FROZEN = 10
-"""Updates that parameters stay frozen which were trained before; see `OptimizerTracker.frozen_early`."""
+"""Updates that parameters stay frozen which were trained before; see `EarlyFreezes`."""
 AGAIN = 3
 """Updates on losses of which a term was one of an earlier update."""
 OPPOSED = 3
@@ -31,11 +32,11 @@ def at_step(
     tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], site: CallSite | None, seen: Seen
 ) -> Iterator[Violation]:
     """When an optimizer steps."""
-    alone = len(trackers) == 1 and not tracker.other_optimizers
-    if alone and not tracker.fed and tracker.starved == STARVED:
+    alone = len(trackers) == 1 and not tracker.others.untracked
+    if alone and not tracker.feeding.fed and tracker.feeding.starved == STARVED:
         since = tracker.attempts + 2 - STARVED
         yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen), since
-    if tracker.manually_written:
+    if tracker.writes.since_step:
         return
     yield from stepped_again(tracker, site)
     yield from stepped_on_by_others(tracker, trackers, site)
@@ -98,7 +99,7 @@ def stepped_on_by_others(
 
 def stepped_by_untracked(tracker: OptimizerTracker, optimizer: Any, site: CallSite | None) -> Iterator[Violation]:
     """At a step of an optimizer that was not passed to the watch and has weights of a tracked one."""
-    if tracker.manually_written:
+    if tracker.writes.since_step:
         return
     if any(tracker.index in b.used_by for b in tracker.accumulated):
         yield "weights-in-two-optimizers", site, f"the other step is at {format_site(tracker.step_site)}"
@@ -115,17 +116,17 @@ def is_leak(tracker: OptimizerTracker, other: OptimizerTracker, b: BackwardPass)
     through_this = (tracker.index, other.index) in b.between
     own = [each for each in tracker.accumulated if not each.used_by]
     through_other = all((other.index, tracker.index) in each.between for each in [b, *own])
-    return bool(own) and (through_this or through_other) and tracker.num_opposed >= OPPOSED
+    return bool(own) and (through_this or through_other) and tracker.others.num_opposed >= OPPOSED
 
 
 def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen: Seen) -> Iterator[Violation]:
     """The loop is over."""
-    if not tracker.fed and tracker.starved >= OFTEN and len(trackers) > 1:
+    if not tracker.feeding.fed and tracker.feeding.starved >= OFTEN and len(trackers) > 1:
         site = tracker.cut_site or seen.leaf_site or tracker.step_site
         yield "step-without-gradient", site, why_starved(tracker, seen)
-    elif tracker.attempts >= UPDATES and not tracker.fed and not seen.num_backwards and tracker.is_still:
+    elif tracker.attempts >= UPDATES and not tracker.feeding.fed and not seen.num_backwards and tracker.is_still:
         yield "step-without-gradient", tracker.step_site, "no backward pass was made"
-    elif (tracker.empty_steps or 0) >= OFTEN:
+    elif (tracker.feeding.empty_steps or 0) >= OFTEN:
         for other in [t for t in trackers if t is not tracker and t.ids & tracker.ids][:1]:
             detail = f"they are those of another optimizer, whose step is at {format_site(other.step_site)}"
             yield "step-without-gradient", tracker.step_site, detail
@@ -138,10 +139,10 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         site = making_line(tracker.optimizer, tracker.step_site) or tracker.step_site
         yield "learning-rate-zero", site, listed(names)
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
-    moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)
+    moved = tracker.others.untracked or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:
         yield "step-missing", tracker.backward_site, f"{tracker.num_backwards} backward passes"
-    frozen, steps = tracker.frozen_early, tracker.frozen_steps
+    frozen, steps = tracker.early_freezes.frozen, tracker.early_freezes.steps
     if tracker.attempts <= EARLY:  # it was not stepped any more, while another one was
         frozen = [p for p in frozen if not p.requires_grad]
         steps = max(other.attempts for other in trackers) - EARLY
@@ -167,7 +168,7 @@ def clipped_in_place_of(
     tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker]
 ) -> Iterator[tuple[OptimizerTracker, Violation]]:
     """Before an optimizer's gradients are zeroed: were they clipped, and those of another one meant?"""
-    for site, b, index in tracker.clips_for_others:
+    for site, b, index in tracker.others.clips:
         if tracker.index not in b.used_by:
             other = trackers[index]
             yield other, ("clip-elsewhere", site, f"the step at {format_site(other.step_site)} is not clipped")
@@ -182,4 +183,4 @@ def note_clips_for_others(tracker: OptimizerTracker, trackers: Sequence[Optimize
         if other is not tracker and other.clips and other.unused[-1:] == [b]:
             clip = other.clips[-1]
             if clip.num_accumulated == len(other.accumulated):
-                other.clips_for_others.append((clip.site, b, tracker.index))
+                other.others.clips.append((clip.site, b, tracker.index))

@@ -169,7 +169,7 @@ for x, y in loader:
         code="GL707",
         name="training-in-eval",
         severity="warning",
-        message="training continues in eval() after an evaluation: dropout is off, or batch statistics are fixed",
+        message="the model is trained in eval(): dropout is off, or batch statistics are fixed",
         why="What model.eval() sets holds until model.train() is called.",
         wrong="""
 for epoch in range(epochs):

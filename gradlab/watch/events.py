@@ -71,6 +71,8 @@ class Mode:
     """Call site of its latest `eval()`."""
     num_ungraded: int = 0
     """Times that it ran in training mode without gradients: nobody evaluates it so."""
+    num_in_eval: int = 0
+    """Times that it ran in eval(), with gradients."""
     updates: int = 0
     """Updates in a row in eval(), after an evaluation."""
     matters: bool | None = None

@@ -28,7 +28,7 @@ from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.output_folder import OutputFolder
-from gradlab.watch.rules import reach
+from gradlab.watch.rules import eval_mode, reach
 from gradlab.watch.source_lines import making_line
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -180,6 +180,7 @@ class Watch:
         for tracker in loop.trackers:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
+            loop.add_violations(tracker, eval_mode.at_end(tracker, loop.models, loop.modes), at_end=True)
             loop.add_violations(tracker, ask(loop.cuts.at_end, tracker, default=[]), at_end=True)
             zeros = ask(loop.zeros.at_end, tracker, set(loop.cuts.found), default=[])
             loop.add_violations(tracker, zeros, at_end=True)

@@ -72,6 +72,51 @@ def batch_statistics_are_fixed_from_an_epoch_on(watch):
     return w
 
 
+@wrong("training-in-eval")
+def never_in_training_mode_and_without_statistics(watch):
+    model = dropping()
+    model.insert(1, nn.BatchNorm1d(16))
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for _ in range(3):
+            model.eval()  # here
+            with torch.no_grad():
+                loss_of(model, next(batches(1)))
+            for batch in batches(8):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+    return w
+
+
+@right
+def statistics_of_an_earlier_training(watch):
+    model = dropping()
+    model.insert(1, nn.BatchNorm1d(16))
+    model(next(batches(1))[0])
+    model.eval()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def an_affine_layer_beside_training_mode(watch):
+    model = dropping()
+    model.insert(1, nn.BatchNorm1d(16).eval())
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
 class StaysInEval(nn.Sequential):
     def train(self, mode=True):
         return super().train(False)

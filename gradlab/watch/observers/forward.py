@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from gradlab.watch.call_site import call_site
+from gradlab.watch.early_freezes import EARLY
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
-from gradlab.watch.optimizer_tracker import EARLY
 from gradlab.watch.patches import defining_class
 
 RECORD_SITES = 3
@@ -52,6 +52,7 @@ class ForwardObserver:
             mode.evaluated |= mode.trained and not module.training
             mode.num_ungraded += module.training
             return
+        mode.num_in_eval += not module.training
         if module.training:
             mode.trained, mode.evaluated, mode.updates = True, False, 0
             loop.forwards.in_training.add(self.positions[id(module)])

@@ -1,16 +1,20 @@
-"""The rule about models that are trained in eval()."""
+"""The rules about models that are trained in eval()."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradlab.watch.events import Mode, Violation
+from gradlab.watch.idle_statistics import is_idle
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 UPDATES = 3
 """Updates in a row in eval(), after an evaluation, that are no intention: one may be part of a method."""
+ALWAYS = 20
+"""Updates after which a model that was in eval() in all of them is not about to be trained."""
 DROPOUTS = (nn.RNNBase, nn.MultiheadAttention)
 """Modules with a probability of dropout as an attribute."""
 
@@ -33,6 +37,21 @@ def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Seque
         if mode.matters and mode.updates == UPDATES:
             site = mode.site or unused[-1].forward_site or unused[-1].site
             yield "training-in-eval", site, "", tracker.attempts + 2 - UPDATES
+
+
+def at_end(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Sequence[Mode]) -> Iterator[Violation]:
+    """Was a model never in training mode whose batch normalisation has no statistics? It normalises nothing then.
+
+    With statistics, as those of an earlier training, they may be meant to stay.
+    """
+    for model, mode in zip(models, modes, strict=True):
+        layers = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+        own = [each for each in layers if id(each.weight) in tracker.ids]
+        if tracker.attempts < ALWAYS or mode.trained or not mode.num_in_eval or not own:
+            continue
+        if not any(each.training for each in layers) and all(is_idle(each) for each in layers):
+            detail = "its batch normalisation has the statistics that it was made with, and normalises nothing"
+            yield "training-in-eval", mode.site or tracker.step_site, detail
 
 
 def depends_on_mode(module: nn.Module) -> bool:

@@ -11,11 +11,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import argument, tensors_in
+from gradlab.watch.followed_update import NETWORKS, argument, tensors_in
 from gradlab.watch.loss_arguments import are_shares, compared
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 TURNS = {"unsqueeze", "view", "reshape", "squeeze", "__getitem__", "transpose", "permute", "__get__", "contiguous"}
+VIEWS = {"unsqueeze", "view", "reshape", "squeeze", "flatten", "contiguous"}
 EXCHANGES = {"transpose", "permute", "__get__"}
 MATMULS = {"matmul", "__matmul__", "bmm"}
 
@@ -39,11 +40,16 @@ class ShareAxes:
         self.products: Any = WeakTensorKeyDictionary()
         """Product with such weights -> the weights."""
         self.classes: Any = WeakTensorKeyDictionary()
-        """(N, C) that sums to 1 over the samples, or its logarithm -> the line."""
+        """(N, ..., C) that sums to 1 over the first dimension, or its logarithm, or (M, C) of it -> the line."""
         self.samples: set[int] = set()
         """Samples that losses were computed of."""
         self.found: list[tuple[int, CallSite | None, str]] = []
         """Size of the first dimension if that is to be the samples, else 0; line and words."""
+        self.gates: Any = WeakTensorKeyDictionary()
+        """Such weights that sum to 1 over the first dimension, with several in each row, in whatever shape -> the line
+        of the softmax."""
+        self.gated: Any = WeakTensorKeyDictionary()
+        """What they were multiplied with, in whatever shape -> that line."""
         self.sums: Any = WeakTensorKeyDictionary()
         """A sum with such weights, in whatever shape -> what was found of it, which a division may mend."""
 
@@ -55,17 +61,16 @@ class ShareAxes:
         if not isinstance(result, Tensor) or not result.requires_grad:
             return
         given = [each for each in args if isinstance(each, Tensor)]
+        self.follow_gates(name, given, result)
         if name.endswith("_loss") or "entropy" in name:
             self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
         elif name in ("softmax", "log_softmax"):
             if name == "softmax":
                 self.shares[result] = bool(given) and compared(given[0]) is not None
-            shares = result.detach() if name == "softmax" else result.detach().exp()
-            if result.dim() == 2 and min(result.shape) > 1 and are_shares(shares, 0) and not are_shares(shares, 1):
-                self.classes[result] = call_site()
-        elif given and given[0] in self.classes and name in KEPT:
+            self.follow_rows(name, result)
+        elif given and given[0] in self.classes and (name in KEPT or keeps(name, given[0], result, -1)):
             self.classes[result] = self.classes[given[0]]
-        elif (known := [each for each in given if each in self.classes]) and name in PICKS:
+        elif (known := [each for each in given if each in self.classes and each.dim() == 2]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])
         elif given and given[0] in self.sums and (name in TURNS | NORMS or name in DIVISIONS):
             self.follow_sum(name, given, result)
@@ -84,6 +89,27 @@ class ShareAxes:
                 if each in self.shares and each.dim() > 2:
                     queries = each.dim() - 2 if i == 0 and self.shares[each] else None
                     self.judge(result, each.detach(), each.dim() - 1 - i, queries)
+
+    def follow_rows(self, name: str, result: Tensor) -> None:
+        """Does a softmax go over the first dimension, and not over another?"""
+        shares = result.detach() if name == "softmax" else result.detach().exp()
+        if result.dim() < 2 or len(result) < 2 or not are_shares(shares, 0):
+            return
+        if result.shape[-1] > 1 and not are_shares(shares, -1):
+            self.classes[result] = call_site()
+        if name == "softmax" and result.numel() > len(result) and result.shape != (len(result),) * 2:
+            self.gates[result] = call_site()
+
+    def follow_gates(self, name: str, given: list[Tensor], result: Tensor) -> None:
+        """Does what such weights are multiplied with go on to a layer, each row by itself?"""
+        for known in (self.gates, self.gated):
+            if given and given[0] in known and keeps(name, given[0], result, 0):
+                known[result] = known[given[0]]
+        for gate in [each for each in given if each in self.gates] if name in ("mul", "__mul__", "__rmul__") else ():
+            if len(given) == 2 and result.dim() and len(result) == len(gate):
+                self.gated[result] = self.gates[gate]
+        if name in NETWORKS and given and given[0] in self.gated and len(result) == len(given[0]):
+            self.found.append((len(result), self.gated[given[0]], "its results sum to 1 over the samples"))
 
     def follow_sum(self, name: str, given: list[Tensor], result: Tensor) -> None:
         """Is it divided by what its weights sum to, or made independent of that?"""
@@ -114,6 +140,11 @@ class ShareAxes:
         self.forget()
 
 
+def keeps(name: str, given: Tensor, result: Tensor, dim: int) -> bool:
+    """Whether it is a view that leaves the size of a dimension, and exchanges none."""
+    return name in VIEWS and bool(result.dim()) and result.shape[dim] == given.shape[dim]
+
+
 def picked(name: str, args: list[Any], shares: Tensor, site: CallSite | None) -> list[tuple[int, CallSite | None, str]]:
     """Of shares over the samples: labels that pick a class of each sample, by an index."""
     rows, classes = shares.shape
@@ -126,4 +157,4 @@ def picked(name: str, args: list[Any], shares: Tensor, site: CallSite | None) ->
             labels = second.flatten() if torch.equal(first.cpu(), torch.arange(len(first))) else None
     if labels is None or len(labels) != rows or (rows == classes and len(labels.unique()) == rows):
         return []  # each row is compared with each other, as of two views
-    return [(0, site, "the probabilities of the classes sum to 1 over dimension 0, the samples")]
+    return [(0, site, "the probabilities of the classes sum to 1 over dimension 0, and not over the classes")]

@@ -49,7 +49,12 @@ def scaled_afterwards(m, x, y):
     return ((F.softmax(likeness, dim=-2) @ x) / 2).mean(1)  # here
 
 
-@pytest.mark.parametrize("summary", [pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards])
+def gated(m, x, y, dim=0):
+    shares = m.last(x).softmax(dim)  # here
+    return F.linear((shares * x).flatten(1), torch.eye(8)[:4])
+
+
+@pytest.mark.parametrize("summary", [gated, pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards])
 def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
     assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
 
@@ -88,7 +93,16 @@ def normalised_afterwards(m, x, y):
     return F.layer_norm((shares * x).sum(1), (4,))
 
 
+def compared_both_ways(m, x, y):
+    """Each row and each column of similarities is one of choices."""
+    likeness = m.last(x[:, 0]) @ m.last(x[:, 1]).mT
+    return F.linear(likeness * likeness.softmax(0), torch.ones(4, 16))
+
+
 RIGHT = {
+    "compared_both_ways": compared_both_ways,
+    "gated_parts": lambda m, x, y: gated(m, x, y, dim=1),
+    "weighed_samples": lambda m, x, y: F.linear(m.score(x[:, 0]).softmax(0) * x[:, 0], torch.eye(4)),
     "divided_afterwards": divided_afterwards,
     "normalised_afterwards": normalised_afterwards,
     "sorted": sorted_and_back,
@@ -118,7 +132,12 @@ def by_gathering(out, y, dim):
     return -F.log_softmax(out, dim).gather(1, y[:, None]).mean()  # here
 
 
-@pytest.mark.parametrize("loss", [by_index, by_gathering])
+def flattened(out, y, dim):
+    shares = out.view(4, 4, 4).softmax(2 if dim else 0).reshape(-1, 4)  # here
+    return -(shares[torch.arange(16), y] + 1e-9).log().mean()
+
+
+@pytest.mark.parametrize("loss", [by_index, by_gathering, flattened])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_classes_that_are_normalised_over_the_samples(loss, dim, tmp_path):
     torch.manual_seed(0)

@@ -34,12 +34,13 @@ class Started:
         self.server, self.pid, self.out, self.err = server, pid, out, err
         self.descriptor = os.pidfd_open(pid)
         self.returncode: int | None = None
-        self.seconds = 0.0
+        self.seconds = self.ended_at = 0.0
 
     def poll(self, seconds: float | None = 0) -> int | None:
         """The exit code, or None if it still runs after so many seconds (None: however long it takes)."""
         if self.returncode is None and select.select([self.descriptor], [], [], seconds)[0]:
             self.returncode, self.seconds = self.server.ask({"wait": self.pid})
+            self.ended_at = time.time()
             os.close(self.descriptor)
         return self.returncode
 
@@ -74,6 +75,7 @@ class Commands:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch, self.numbers = scratch, itertools.count()
+        self.stores: list[Any] = []  # of the launches: each must live as long as its ranks
         here = Path(__file__).parent
         path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
         state = {"XDG_STATE_HOME": str(scratch / "state")}  # marks of what was run are not of the user's
@@ -100,23 +102,30 @@ class Commands:
         return Started(self, self.ask(job | files), out, err)
 
     def torchrun(self, ranks: int, *arguments: str, cwd: Path, timeout: int = 200, **env: str) -> Result:
-        """`torchrun --standalone --nproc-per-node=<ranks> <arguments>`: once a rank fails, the others are ended."""
-        began = self.ranks(ranks, *arguments, cwd=cwd, timeout=timeout, **env)
-        while any(one.poll() is None for one in began) and not any(one.returncode for one in began):
+        """`torchrun --standalone --nproc-per-node=<ranks> <arguments>`."""
+        return self.ended([self.ranks(ranks, *arguments, cwd=cwd, timeout=timeout, **env)])[0]
+
+    def ended(self, launches: list[list[Started]]) -> list[Result]:
+        """How launches that run at once end: once a rank fails, the others of its launch are ended."""
+        left = list(launches)
+        while left:
+            for began in left[:]:
+                running = [one for one in began if one.poll() is None]
+                if failed := any(one.returncode for one in began):
+                    for one in running:
+                        one.terminate()
+                if failed or not running:
+                    left.remove(began)
             time.sleep(0.02)
-        failed = any(one.returncode for one in began)
-        for one in began:
-            if failed:
-                one.terminate()
-        results = [one.result(30) for one in began]
-        return Result(int(failed), "".join(r.out for r in results), "".join(r.err for r in results))
+        return [together([one.result(30) for one in began]) for began in launches]
 
     def ranks(self, number: int, *arguments: str, cwd: Path, timeout: int = 200, **env: str) -> list[Started]:
         """Begin `python <arguments>` on each rank, as torchrun does."""
         from torch.distributed import TCPStore
 
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        env = torchrun_environment(number, self.store.port) | env
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.stores.append(store)
+        env = torchrun_environment(number, store.port) | env
         return [
             self.python(*arguments, cwd=cwd, timeout=timeout, RANK=str(i), LOCAL_RANK=str(i), **env)
             for i in range(number)
@@ -131,6 +140,10 @@ class Commands:
     def close(self) -> None:
         with self.process:  # it ends with its input
             pass
+
+
+def together(ranks: list[Result]) -> Result:
+    return Result(int(any(r.code for r in ranks)), "".join(r.out for r in ranks), "".join(r.err for r in ranks))
 
 
 def torchrun_environment(ranks: int, port: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,22 +212,30 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize(
-    "what", ["unused", *(pytest.param(w, marks=pytest.mark.slow) for w in FAILING if w != "unused")]
-)
-def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(
-    gradlab: Commands, tmp_path: Path, what: str
-) -> None:
-    overrides, message = FAILING[what]
-    told = tmp_path / "error.json"  # which torchrun prints
-    ended = gradlab.torchrun(
-        2, "-m", "gradlab", *overrides, "hydra.run.dir=run", cwd=tmp_path, TORCHELASTIC_ERROR_FILE=str(told)
-    )
-    assert ended.code != 0 and message in ended.err and "[c10d]" not in ended.err, ended.err
-    assert message in json.loads(told.read_text())["message"]["message"]
-    if (failed_at := tmp_path / "failed_at").exists():
-        seconds = time.time() - float(failed_at.read_text())
-        assert seconds < 20, f"it took {seconds:.0f} s to end"
+def failing(gradlab: Commands, here: Path, *names: str) -> None:
+    """At the same time: a rank that fails waits ten seconds for the others, in case that they do too."""
+    launches = []
+    for what in names:
+        (here / what).mkdir()
+        told = str(here / what / "error.json")  # which torchrun prints
+        command = ("-m", "gradlab", *FAILING[what][0], "hydra.run.dir=run")
+        launches.append(gradlab.ranks(2, *command, cwd=here / what, TORCHELASTIC_ERROR_FILE=told))
+    for what, ended, ranks in zip(names, gradlab.ended(launches), launches, strict=True):
+        message = FAILING[what][1]
+        assert ended.code != 0 and message in ended.err and "[c10d]" not in ended.err, ended.err
+        assert message in json.loads((here / what / "error.json").read_text())["message"]["message"]
+        if (failed_at := here / what / "failed_at").exists():
+            seconds = max(rank.ended_at for rank in ranks) - float(failed_at.read_text())
+            assert seconds < 20, f"it took {seconds:.0f} s to end"
+
+
+def test_ranks_that_all_fail_end_the_run_with_their_message(gradlab: Commands, tmp_path: Path) -> None:
+    failing(gradlab, tmp_path, "unused")
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(gradlab: Commands, tmp_path: Path) -> None:
+    failing(gradlab, tmp_path, *(what for what in FAILING if what != "unused"))
 
 
 DIFFERENT = {

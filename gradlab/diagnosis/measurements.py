@@ -42,8 +42,8 @@ class Measurements:
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
-    runs_without_gradients: bool = False
-    """Whether the model often ran without gradients too: what it put out may be data or targets."""
+    makes_targets: str = ""
+    """Why the model may make its own targets, as a sentence; empty where nothing shows that it does."""
     narrow: str = "bf16 or fp16"
     """The type of weights that have less than 32 bits."""
     targets: tuple[float, float] | None = None

@@ -38,6 +38,7 @@ from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.output_ranges import OutputRanges
+from gradlab.watch.own_targets import OwnTargets
 from gradlab.watch.reversed_losses import ReversedLosses
 from gradlab.watch.rules import accumulation
 from gradlab.watch.sample_axes import SampleAxes
@@ -95,6 +96,7 @@ class LoopState:
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
+        self.own_targets = OwnTargets()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
@@ -105,6 +107,7 @@ class LoopState:
             LearntWeights(),
             OutputRanges(),
             ShareAxes(),
+            self.own_targets,
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
@@ -143,7 +146,7 @@ class LoopState:
         self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
         self.unheld.weights = None
         self.outputs[-1].need_not_fall = lambda: self.need_not_fall(tracker)
-        self.outputs[-1].runs_without_gradients = lambda: self.runs_without_gradients(tracker)
+        self.outputs[-1].makes_targets = lambda: self.makes_targets(tracker)
         self.outputs[-1].inspection = lambda: self.inspection(tracker)
         self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
             "not-finite-replaced", site, tracker, update=update
@@ -172,11 +175,15 @@ class LoopState:
         others = any(tracker.index in other.others.opponents for other in self.trackers)
         return "is that of an optimizer whose weights the loss of another one depends on" if others else ""
 
-    def runs_without_gradients(self, tracker: OptimizerTracker) -> bool:
-        """Whether a model with this optimizer's weights ran without gradients too, half as often as with them."""
+    def makes_targets(self, tracker: OptimizerTracker) -> str:
+        """Whether a model with this optimizer's weights ran without gradients too, half as often as with them, or what
+        it put out was a target: see `Measurements.makes_targets`."""
         pairs = zip(self.models, self.modes, strict=True)
         often = [m for m, mode in pairs if 2 * mode.num_ungraded >= tracker.num_backwards > 0]
-        return any(id(p) in tracker.ids for m in often for p in m.parameters())
+        if any(id(p) in tracker.ids for m in often for p in m.parameters()):
+            return "the model also runs without gradients, as where it makes its data or targets"
+        own = tracker.index in self.own_targets.makers
+        return "its own outputs, which were detached, are targets of its loss" if own else ""
 
     @property
     def world_size(self) -> int:

@@ -67,8 +67,8 @@ class OptimizerOutput:
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
         self.need_not_fall: Callable[[], str] = lambda: ""
         """Why its loss need not fall: see `Measurements.need_not_fall`."""
-        self.runs_without_gradients: Callable[[], bool] = lambda: False
-        """Whether its model also ran without gradients, half as often as with them."""
+        self.makes_targets: Callable[[], str] = lambda: ""
+        """Why its model may make its own targets: see `Measurements.makes_targets`."""
         self.inspection: Callable[[], Inspection | None] = lambda: None
         """Of its model's activations, in the latest passes that were looked at."""
         self.stream = MetricStream(Thresholds(), tracker.names)
@@ -142,7 +142,7 @@ class OptimizerOutput:
             need_not_fall=self.need_not_fall(),
             second_moments=keeps_second_moments(self.tracker.optimizer),
             reverses=self.seen.reverses,
-            runs_without_gradients=self.runs_without_gradients(),
+            makes_targets=self.makes_targets(),
             targets=self.tracker.targets.ends(),
         )
         if cuts := [format_site(record.site) for record in faults if record.name == "graph-cut"]:
@@ -150,7 +150,7 @@ class OptimizerOutput:
         if types := {str(p.dtype).removeprefix("torch.") for p in self.tracker.params if narrow(p)}:
             known.narrow = " and ".join(sorted(types))
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
-        if free and not (known.need_not_fall or known.runs_without_gradients):
+        if free and not (known.need_not_fall or known.makes_targets):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
             known.constant = self.tracker.constant.loss(passes)
         found = diagnose(self.stream, known)

@@ -176,3 +176,19 @@ def test_a_gradient_that_is_turned_round_is_seen(sign, tmp_path):
             (head(hidden).square().mean() + judge(Turned.apply(hidden, sign * i)).square().mean()).backward()
             optimizer.step()
     assert not watch.broken and watch.loop.seen.reverses == (sign < 0)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_loss_against_its_own_outputs_may_stay_where_it_is(own, tmp_path):
+    """Codes that cannot foretell their targets: these are outputs of the network, or noise of the same size."""
+    torch.manual_seed(0)
+    net, codes = nn.Linear(4, 8), nn.Parameter(torch.zeros(8))
+    optimizer = torch.optim.Adam([*net.parameters(), codes], 1e-2)
+    with gradlab.watch(net, optimizer, folder=tmp_path, quiet=True) as watch:
+        for _ in range(UPDATES):
+            made = net(torch.randn(64, 4))
+            goal = made.detach() / made.detach().std() if own else torch.randn(64, 8)
+            optimizer.zero_grad()
+            (F.mse_loss(codes.expand(64, 8), goal) + 1e-4 * made.square().mean()).backward()
+            optimizer.step()
+    assert watch.loop.outputs[0].final.verdict == ("healthy" if own else "not_learning")

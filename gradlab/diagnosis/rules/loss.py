@@ -105,8 +105,7 @@ class Diverged(Rule):
         rise = abs(run.history.losses.final / max(run.history.losses.initial, 1e-300))
         if 0 < first * max(self.factor, rise**0.5) < last:
             return CHANGED, f"the mean square of its targets went from {first:.3g} to {last:.3g}"
-        made = "the model also runs without gradients, as where it makes its data or targets"
-        return (CHANGED, made) if run.runs_without_gradients else None
+        return (CHANGED, run.makes_targets) if run.makes_targets else None
 
     def unable(self, run: FinishedRun) -> str | None:
         h = run.history

@@ -80,7 +80,7 @@ class Exploding(Rule):
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         # Where the targets have grown, the norm has grown with them.
-        targets = run.targets_outgrew_loss or (run.runs_without_gradients and self.calm >= h.window)
+        targets = run.targets_outgrew_loss or (run.makes_targets and self.calm >= h.window)
         if not (run.status == "failed" or run.ended_nonfinite or (run.rose(self.lost) and not targets)):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:

@@ -89,7 +89,7 @@ class NotLearning(Rule):
         if run.constant is None:
             judged = [*h.first, *h.at_the_end]
             both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
-            if run.steady or both_signs or run.runs_without_gradients or run.targets_outgrew_loss:
+            if run.steady or both_signs or run.makes_targets or run.targets_outgrew_loss:
                 return None
             sentence = f"{progress(run)} (the best constant answer of this loss is not known)"
             return self.caused(run, self.found("warning", sentence, first=h.began, end=end))

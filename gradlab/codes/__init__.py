@@ -14,6 +14,7 @@ from gradlab.codes import (
     call_order,
     distributed,
     loss,
+    loss_meaning,
     mixed_precision,
     optimizers,
     reach,
@@ -24,7 +25,19 @@ from gradlab.codes.code import SEVERITIES, Code
 
 __all__ = ["CODES", "CODES_BY_NAME", "SEVERITIES", "UNREADABLE", "Code", "explain", "find_code", "suggest_code"]
 
-GROUPS = (unreadable, call_order, mixed_precision, accumulation, schedule, distributed, loss, reach, advice, optimizers)
+GROUPS = (
+    unreadable,
+    call_order,
+    mixed_precision,
+    accumulation,
+    schedule,
+    distributed,
+    loss,
+    loss_meaning,
+    reach,
+    advice,
+    optimizers,
+)
 CODES: dict[str, Code] = {c.code: c for c in sorted((c for group in GROUPS for c in group.CODES), key=lambda c: c.code)}
 CODES_BY_NAME = {code.name: code for code in CODES.values()}
 UNREADABLE = unreadable.CODES[0].code

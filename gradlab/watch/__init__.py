@@ -16,10 +16,10 @@ except:
     GL701              at the backward pass, if its loss was made anew; of one among several optimizers at the end
     GL703              at the end, where a module is frozen, or at a file's only `requires_grad = False`, or the step
     GL704              from the third update: the gradients must oppose each other every time
-    GL707              at `eval()`, from the third update on in that mode
+    GL707              at `eval()`, from the third update on in that mode; at the end, if it is that of all updates
     GL708              at the end, at the optimizer's making if it can be told, or the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
-    GL608 GL609 GL611 - GL616 GL618 GL714 GL721
+    GL608 GL609 GL611 - GL616 GL618 GL623 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL617              in the seventh update, if it holds in the sixth too
     GL619              in the sixth update, if it holds in those from the second on; a divergence in the second alone

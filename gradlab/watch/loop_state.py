@@ -33,6 +33,7 @@ from gradlab.watch.learnt_weights import LearntWeights
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.loss_sites import LossSites
 from gradlab.watch.loss_terms import LossTerms
+from gradlab.watch.mean_derivatives import MeanDerivatives
 from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -108,6 +109,7 @@ class LoopState:
             OutputRanges(),
             ShareAxes(),
             self.own_targets,
+            MeanDerivatives(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,

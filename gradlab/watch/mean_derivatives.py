@@ -49,6 +49,8 @@ class MeanDerivatives:
 
     def forget(self) -> None:
         self.slopes: Any = WeakTensorKeyDictionary()
+        self.derived: Any = WeakTensorKeyDictionary()
+        """Whatever was computed of a slope: of the same kind, as the moves of an input along several of them."""
         self.found: list[tuple[CallSite | None, str]] = []
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
@@ -60,11 +62,13 @@ class MeanDerivatives:
         if func is torch.autograd.grad:
             self.note(args, kwargs, result)
             return
-        if not self.slopes or not isinstance(result, Tensor):
+        if not self.derived or not isinstance(result, Tensor):
             return
         given = [each for each in args[:2] if isinstance(each, Tensor)]
-        known = [each for each in given if each in self.slopes]
-        if len(known) != 1:
+        known = [each for each in given if each in self.derived]
+        if known:
+            self.derived[result] = True
+        if len(known) != 1 or known[0] not in self.slopes:
             return
         slope, number = self.slopes[known[0]], next((each for each in args[:2] if isinstance(each, (int, float))), None)
         if name in VIEWS:
@@ -88,7 +92,7 @@ class MeanDerivatives:
         for point, slope in zip(points, result, strict=False):
             alike = point.dim() and len(point) == samples > 1 and id(point) not in self.tracker.ids
             if alike and isinstance(slope, Tensor):
-                self.slopes[slope] = Slope(call_site(), point.detach(), samples)
+                self.slopes[slope], self.derived[slope] = Slope(call_site(), point.detach(), samples), True
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""

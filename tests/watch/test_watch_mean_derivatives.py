@@ -44,6 +44,14 @@ def moved_along(m, x):
     return m(x - 3.0 * slopes).square().mean() + m(away).mean()
 
 
+def moved_with_momentum(m, x):
+    point, speed = x, torch.zeros_like(x)
+    for _ in range(3):
+        speed = 0.9 * speed - grad(m(point).mean(), point, create_graph=True)[0]
+        point = point + 0.1 * speed
+    return m(point).square().mean()
+
+
 def as_the_teacher(m, x):
     target = grad(TEACHER(x).mean(), x)[0]
     return F.mse_loss(grad(m(x).mean(), x, create_graph=True)[0], target)
@@ -66,7 +74,7 @@ def by_the_weights(m, x):
 
 TEACHER = nn.Linear(8, 1)
 WRONG = [kept_at_one, kept_at_one_by_a_root, equation, forces]
-RIGHT = [doubled_gradient, moved_along, as_the_teacher, multiplied, of_one_sample, by_the_weights]
+RIGHT = [doubled_gradient, moved_along, moved_with_momentum, as_the_teacher, multiplied, of_one_sample, by_the_weights]
 
 
 def faults_of(loss, tmp_path, **options):

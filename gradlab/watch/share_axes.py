@@ -23,6 +23,7 @@ MATMULS = {"matmul", "__matmul__", "bmm"}
 KEPT = {"log", "clamp", "clamp_min", "add", "__add__", "neg", "__neg__"}
 PICKS = {"gather", "__getitem__"}
 DIVISIONS = {"div", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"}
+PRODUCTS = {"mul", "__mul__", "__rmul__"}
 NORMS = {"layer_norm", "rms_norm", "normalize", "group_norm", "instance_norm"}
 """Functions whose result is the same of a multiple of what they are given."""
 
@@ -51,7 +52,7 @@ class ShareAxes:
         self.gated: Any = WeakTensorKeyDictionary()
         """What they were multiplied with, in whatever shape -> that line."""
         self.sums: Any = WeakTensorKeyDictionary()
-        """A sum with such weights, in whatever shape -> what was found of it, which a division may mend."""
+        """A sum with such weights, in whatever shape -> what was found, and what its weights sum to."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
@@ -72,11 +73,11 @@ class ShareAxes:
             self.classes[result] = self.classes[given[0]]
         elif (known := [each for each in given if each in self.classes and each.dim() == 2]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])
-        elif given and given[0] in self.sums and (name in TURNS | NORMS or name in DIVISIONS):
+        elif any(each in self.sums for each in given) and name in TURNS | NORMS | DIVISIONS | PRODUCTS:
             self.follow_sum(name, given, result)
         elif len(given) == 1 and name in TURNS and given[0] in self.shares:
             self.shares[result] = self.shares[given[0]] and name not in EXCHANGES
-        elif len(given) == 2 and name in ("mul", "__mul__", "__rmul__"):
+        elif len(given) == 2 and name in PRODUCTS:
             known = [each for each in given if each in self.shares and each.dim() == result.dim()]
             if len(known) == 1:
                 self.products[result] = known[0].detach()
@@ -105,7 +106,7 @@ class ShareAxes:
         for known in (self.gates, self.gated):
             if given and given[0] in known and keeps(name, given[0], result, 0):
                 known[result] = known[given[0]]
-        for gate in [each for each in given if each in self.gates] if name in ("mul", "__mul__", "__rmul__") else ():
+        for gate in [each for each in given if each in self.gates] if name in PRODUCTS else ():
             if len(given) == 2 and result.dim() and len(result) == len(gate):
                 self.gated[result] = self.gates[gate]
         if name in NETWORKS and given and given[0] in self.gated and len(result) == len(given[0]):
@@ -113,10 +114,13 @@ class ShareAxes:
 
     def follow_sum(self, name: str, given: list[Tensor], result: Tensor) -> None:
         """Is it divided by what its weights sum to, or made independent of that?"""
+        total = next(each for each in given if each in self.sums)
+        others = [each for each in given if each is not total and each.numel() > 1]
+        found, rows = self.sums[total]
         if name in TURNS:
-            self.sums[result] = self.sums[given[0]]
-        elif name in NORMS or (len(given) > 1 and given[1].numel() > 1):
-            self.found = [each for each in self.found if each is not self.sums[given[0]]]
+            self.sums[result] = found, rows
+        elif name in NORMS or (others and (name in DIVISIONS or are_inverse(others[0], rows))):
+            self.found = [each for each in self.found if each is not found]
 
     def judge(self, total: Tensor, weights: Tensor, summed: int, queries: int | None = None) -> None:
         """total: the sum. summed: the dimension that is added up. queries: the other one of a product of matrices."""
@@ -129,7 +133,7 @@ class ShareAxes:
             self.found.append((0, call_site(), f"{words} {queries}"))
         else:
             return
-        self.sums[total] = self.found[-1]
+        self.sums[total] = self.found[-1], weights.sum(summed)
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""
@@ -138,6 +142,12 @@ class ShareAxes:
         known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]
         yield from known[:1]
         self.forget()
+
+
+def are_inverse(factors: Tensor, rows: Tensor) -> bool:
+    if factors.numel() != rows.numel():
+        return False
+    return torch.allclose(factors.detach().flatten() * rows.flatten(), torch.ones_like(rows).flatten(), rtol=1e-2)
 
 
 def keeps(name: str, given: Tensor, result: Tensor, dim: int) -> bool:

@@ -44,6 +44,11 @@ def faults_of(summary, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
+def gated_afterwards(m, x, y):
+    likeness = m.last(x) @ m.last(x).mT
+    return ((F.softmax(likeness, dim=-2) @ x) * m.score(x).sigmoid()).mean(1)  # here
+
+
 def scaled_afterwards(m, x, y):
     likeness = m.last(x) @ m.last(x).mT
     return ((F.softmax(likeness, dim=-2) @ x) / 2).mean(1)  # here
@@ -54,7 +59,9 @@ def gated(m, x, y, dim=0):
     return F.linear((shares * x).flatten(1), torch.eye(8)[:4])
 
 
-@pytest.mark.parametrize("summary", [gated, pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards])
+@pytest.mark.parametrize(
+    "summary", [gated, pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards, gated_afterwards]
+)
 def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
     assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
 
@@ -87,6 +94,11 @@ def divided_afterwards(m, x, y):
     return ((shares @ x) / (1e-6 + shares.sum(-1, keepdim=True))).mean(1)
 
 
+def multiplied_afterwards(m, x, y):
+    shares = (m.last(x) @ m.last(x).mT).softmax(-2)
+    return ((1 / shares.sum(-1, keepdim=True)) * (shares @ x)).mean(1)
+
+
 def normalised_afterwards(m, x, y):
     """Parts compete for the samples, and what a sum of them is multiplied by is taken out."""
     shares = m.score(x).softmax(0)
@@ -104,6 +116,7 @@ RIGHT = {
     "gated_parts": lambda m, x, y: gated(m, x, y, dim=1),
     "weighed_samples": lambda m, x, y: F.linear(m.score(x[:, 0]).softmax(0) * x[:, 0], torch.eye(4)),
     "divided_afterwards": divided_afterwards,
+    "multiplied_afterwards": multiplied_afterwards,
     "normalised_afterwards": normalised_afterwards,
     "sorted": sorted_and_back,
     "back": lambda m, x, y: (x.mT @ (m.last(x) @ m.last(x).mT).softmax(-1)).mT.mean(1),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gradlab.watch.broadcasts import LOSSES
 from gradlab.watch.events import Violation
@@ -39,7 +40,7 @@ class OwnTargets:
         ):
             made = [each for each in tensors_in([result]) if not each.requires_grad and each.is_floating_point()]
             self.detached += made
-            self.memory |= {address(each) for each in made}
+            self.memory |= {address(each) for each in made} - {0}
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""
@@ -50,4 +51,6 @@ class OwnTargets:
 
 
 def address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """0 of a tensor without memory of its own, as a sparse one."""
+    has_memory = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
+    return tensor.untyped_storage().data_ptr() if has_memory else 0

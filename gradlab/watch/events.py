@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.loss_graph import LossWeight
-from gradlab.watch.moved_weights import Weights
+from gradlab.watch.graphs.loss_graph import LossWeight
+from gradlab.watch.tracking.moved_weights import Weights
 
 Violation = tuple[str, "CallSite | None", str] | tuple[str, "CallSite | None", str, int]
 """What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details; the update from which it

@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from gradlab.watch.events import Seen, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 FOLLOWED = (1, 5)
 """Updates of an optimizer after which the next one may be followed."""

@@ -11,44 +11,44 @@ from torch import nn
 
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
-from gradlab.watch.activation_windows import ActivationWindows
-from gradlab.watch.aliases import Aliases
 from gradlab.watch.arguments import is_fsdp1, parameter_names
-from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.constant_targets import ConstantTargets
-from gradlab.watch.drawn_values import DrawnValues
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.followed_update import FOLLOWED, AskingReader, FollowedUpdate, Reader
-from gradlab.watch.followers import Followers
-from gradlab.watch.fresh_weights import FreshWeights
-from gradlab.watch.gradient_reads import GradientReads
-from gradlab.watch.graph_cuts import GraphCuts
-from gradlab.watch.graph_sites import GraphSites
-from gradlab.watch.hard_values import HardValues
-from gradlab.watch.idle_statistics import IdleStatistics
-from gradlab.watch.idle_terms import IdleTerms
-from gradlab.watch.learnt_weights import LearntWeights
-from gradlab.watch.loss_arguments import LossArguments
-from gradlab.watch.loss_sites import LossSites
-from gradlab.watch.loss_terms import LossTerms
-from gradlab.watch.mean_derivatives import MeanDerivatives
-from gradlab.watch.not_finite import NotFinite
-from gradlab.watch.optimizer_output import OptimizerOutput
-from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.output_folder import OutputFolder
-from gradlab.watch.output_ranges import OutputRanges
-from gradlab.watch.own_targets import OwnTargets
-from gradlab.watch.reversed_losses import ReversedLosses
+from gradlab.watch.output.optimizer_output import OptimizerOutput
+from gradlab.watch.output.output_folder import OutputFolder
+from gradlab.watch.readers.aliases import Aliases
+from gradlab.watch.readers.broadcasts import Broadcasts
+from gradlab.watch.readers.constant_targets import ConstantTargets
+from gradlab.watch.readers.drawn_values import DrawnValues
+from gradlab.watch.readers.fresh_weights import FreshWeights
+from gradlab.watch.readers.gradient_reads import GradientReads
+from gradlab.watch.readers.graph_cuts import GraphCuts
+from gradlab.watch.readers.graph_sites import GraphSites
+from gradlab.watch.readers.hard_values import HardValues
+from gradlab.watch.readers.idle_terms import IdleTerms
+from gradlab.watch.readers.learnt_weights import LearntWeights
+from gradlab.watch.readers.loss_arguments import LossArguments
+from gradlab.watch.readers.loss_sites import LossSites
+from gradlab.watch.readers.loss_terms import LossTerms
+from gradlab.watch.readers.mean_derivatives import MeanDerivatives
+from gradlab.watch.readers.not_finite import NotFinite
+from gradlab.watch.readers.output_ranges import OutputRanges
+from gradlab.watch.readers.own_targets import OwnTargets
+from gradlab.watch.readers.reversed_losses import ReversedLosses
+from gradlab.watch.readers.sample_axes import SampleAxes
+from gradlab.watch.readers.share_axes import ShareAxes
+from gradlab.watch.readers.thrown_losses import ThrownLosses
+from gradlab.watch.readers.token_masks import TokenMasks
+from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
-from gradlab.watch.sample_axes import SampleAxes
-from gradlab.watch.scaler_tracker import ScalerTracker
-from gradlab.watch.share_axes import ShareAxes
-from gradlab.watch.thrown_losses import ThrownLosses
-from gradlab.watch.token_masks import TokenMasks
-from gradlab.watch.unheld_weights import UnheldWeights
-from gradlab.watch.zero_gradients import ZeroGradients
+from gradlab.watch.tracking.activation_windows import ActivationWindows
+from gradlab.watch.tracking.followers import Followers
+from gradlab.watch.tracking.idle_statistics import IdleStatistics
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.scaler_tracker import ScalerTracker
+from gradlab.watch.tracking.unheld_weights import UnheldWeights
 
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""

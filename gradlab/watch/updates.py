@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules import accumulation, averages, calls, eval_mode, reach
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 CHECK_PARAMETERS_EVERY = 5
 """Updates between two checks of which parameters are trained."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from gradlab.measure.monitor import Summary
-from gradlab.watch import arguments, summary
+from gradlab.watch import arguments
 from gradlab.watch.faults import Fault, FaultLog, FaultRecord, print_message
 from gradlab.watch.instrumentation import Instrumentation, Observer
 from gradlab.watch.loop_state import LoopState
@@ -26,10 +26,11 @@ from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
 from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
-from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
-from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.output import summary
+from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.rules import eval_mode, reach
 from gradlab.watch.source_lines import making_line
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 

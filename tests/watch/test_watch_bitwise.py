@@ -297,7 +297,7 @@ def test_an_internal_error_ends_the_watch_and_not_the_training(tmp_path, capsys,
     "call", ["share_axes.ShareAxes.follow", "share_axes.ShareAxes.end", "reversed_losses.ReversedLosses.at_backward"]
 )
 def test_a_reader_that_raises_leaves_the_others_at_work(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"gradlab.watch.{call}", lambda *args: 1 / 0)
+    monkeypatch.setattr(f"gradlab.watch.readers.{call}", lambda *args: 1 / 0)
     monkeypatch.setattr("gradlab.watch.observers.backward.bootstraps", no_bootstraps)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -12,8 +12,8 @@ from watched_loops import batches, half_loss, loss_of, net
 from watched_scripts import AUDITED, distributed, play, playable, reported
 
 import gradlab
+from gradlab.watch.output.update_metrics import local
 from gradlab.watch.patches import PATCHES
-from gradlab.watch.update_metrics import local
 
 RANK = 0
 

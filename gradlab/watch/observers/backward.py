@@ -10,23 +10,30 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from gradlab.watch.advantages import Advantages, Places
-from gradlab.watch.bootstraps import bootstraps
 from gradlab.watch.call_site import CallSite, call_site
-from gradlab.watch.comparisons import Comparison, comparisons
-from gradlab.watch.constant_answers import label_counts
 from gradlab.watch.events import BackwardPass
-from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
+from gradlab.watch.graphs.advantages import Advantages, Places
+from gradlab.watch.graphs.bootstraps import bootstraps
+from gradlab.watch.graphs.comparisons import Comparison, comparisons
+from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
+from gradlab.watch.graphs.loss_graph import (
+    LossWeight,
+    graph_token,
+    holds_scaled,
+    node_below_factors,
+    target_size,
+    terms_of,
+)
+from gradlab.watch.graphs.networks_between import NetworksBetween, foreign_gradients, is_opposed
+from gradlab.watch.graphs.reversals import Reversals
+from gradlab.watch.graphs.scaled_gradients import ScaledGradients
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
-from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors, target_size, terms_of
-from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.observers import compiled_steps
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
-from gradlab.watch.reversals import Reversals
 from gradlab.watch.rules import calls
-from gradlab.watch.scaled_gradients import ScaledGradients
+from gradlab.watch.tracking.constant_answers import label_counts
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Of `torch.autograd.backward`."""

@@ -18,9 +18,9 @@ from gradlab.watch.events import ClipCall
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import calls
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 CLIP = torch.nn.utils.clip_grad
 STRAY = "its parameters have no gradient, or one of an earlier step"

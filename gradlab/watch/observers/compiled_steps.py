@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.updates import after_step, before_step
 
 NUM_PARAMETERS = 2

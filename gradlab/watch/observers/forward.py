@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from gradlab.watch.call_site import call_site
-from gradlab.watch.early_freezes import EARLY
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.patches import defining_class
+from gradlab.watch.tracking.early_freezes import EARLY
 
 RECORD_SITES = 3
 """Backward passes before which the call sites of forward passes are recorded."""

@@ -8,13 +8,13 @@ import torch
 
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import call_site
+from gradlab.watch.graphs.loss_graph import loss_weight, mark_scaled
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.loss_graph import loss_weight, mark_scaled
 from gradlab.watch.observers.backward import as_tensors
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, calls
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.updates import after_step, before_step
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradlab.watch.call_site import USER, CallSite, call_site, origin
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 KINDS = {
     (Tensor, "register_hook"): "_backward_hooks",

@@ -14,10 +14,10 @@ from gradlab.watch.events import ScheduleStep
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
-from gradlab.watch.schedule_lengths import peak, schedule_lengths
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.schedule_lengths import peak, schedule_lengths
 
 TORCH_SCHEDULES = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and "step" in vars(c)]
 """PyTorch's classes that define a `step`."""

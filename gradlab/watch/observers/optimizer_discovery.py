@@ -13,9 +13,9 @@ from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import reach
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 ANEW = 10
 """Optimizers that go on where another one of the same line was left: fewer may be stages of a training."""

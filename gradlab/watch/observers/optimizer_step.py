@@ -12,8 +12,8 @@ from torch import Tensor
 from gradlab.watch.call_site import call_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.updates import after_step, before_step
 
 HOOK_FILE = torch.optim.Optimizer.profile_hook_step.__code__.co_filename

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from gradlab.watch.call_site import USER, call_site, origin
+from gradlab.watch.graphs.networks_between import place
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.networks_between import place
 
 
 class StateDictObserver:

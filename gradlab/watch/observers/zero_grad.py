@@ -12,9 +12,9 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, reach
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.updates import after_step, total_loss
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 THROWN = 10
 """Updates in a row in which a pass is zeroed, after which the next one is followed."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.followers import Follower
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.followers import Follower
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 COPY = 0.9
 """Share of the distance from which an average is hardly another weight than the one that it follows."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 
 from gradlab.codes.clip_bounds import extreme, tight
-from gradlab.watch import moved_weights
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.accumulation import divided_by_hand_too, is_window, loss_weights, zeroing
+from gradlab.watch.tracking import moved_weights
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 LOOKS = 3
 """Passes at moved weights that add to a gradient."""

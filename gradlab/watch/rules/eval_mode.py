@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradlab.watch.events import Mode, Violation
-from gradlab.watch.idle_statistics import is_idle
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.idle_statistics import is_idle
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 UPDATES = 3
 """Updates in a row in eval(), after an evaluation, that are no intention: one may be part of a method."""

@@ -12,8 +12,8 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.source_lines import setting_line
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""

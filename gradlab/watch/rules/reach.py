@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradlab.watch.call_site import CallSite, format_site
-from gradlab.watch.early_freezes import EARLY
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line, making_line
+from gradlab.watch.tracking.early_freezes import EARLY
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""

@@ -1,0 +1,269 @@
+"""The terms of a loss beside each other: a mean beside a sum, and an entropy that is to fall beside a policy's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import Violation
+from gradlab.watch.graphs.advantages import LINEAR, inputs_of, terms_of
+from gradlab.watch.graphs.comparisons import ratio_of_itself
+from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
+from gradlab.watch.readers.divergences import divergence_weight, use_of_latents
+from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+
+MANY = 256
+"""Elements of a mean beside a sum at least."""
+FEATURES = 4
+"""Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
+PLAIN = (0.5, 1.0, 2.0)
+"""Factors of terms whose weight was not chosen: any other may be one over the samples."""
+PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
+"""Beginnings of the names of nodes between a probability and the product with its logarithm."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A mean or sum of elements of each sample."""
+
+    kind: str
+    shape: tuple[int, ...]
+    factor: float
+    site: CallSite | None
+
+
+class LossTerms:
+    """Reads the graphs of the losses of one update, whose lines are known."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.tracker, self.params, self.names, self.num_losses = tracker, tracker.params, tracker.names, 0
+        return tracker.attempts == 1
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """The graph is read."""
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        if len(roots) != 1 or roots[0].grad_fn is None:
+            return
+        try:
+            found = list(terms(roots[0].grad_fn))
+            self.found += mixed([each for term in found for each in reduced(*term)]) or divergent(found)
+            if (ratio := ratio_of_itself(roots[0].grad_fn)) is not None:
+                names = [n for p, n in zip(self.params, self.names, strict=True) if id(p) in ratio[1]]
+                detail = f"both sides of a ratio come of {listed(names)}: it is 1, and its gradient is zero"
+                self.found.append(("target-not-detached", ratio[0], detail))
+            if (away := divergence_made_large(roots[0].grad_fn)) is not None:
+                self.found.append(("loss-reversed", site_of(away), "a divergence of Gaussians is to be small"))
+            self.found += divided_again(roots[0].grad_fn)
+            self.num_losses += 1
+            site = penalised(roots[0].grad_fn)
+            if site is not None and terms_of(roots)[2]:
+                self.found.append(("entropy-penalised", site, ""))
+        except (RuntimeError, AttributeError):  # what a node has saved is freed
+            return
+
+    def end(self) -> Iterator[Violation]:
+        found, self.found = self.found, []
+        unknown = set() if self.num_losses == 1 else {"loss-divided-twice"}
+        unknown |= set() if self.tracker.descends else {"loss-reversed", "entropy-penalised"}
+        yield from (each for each in found if each[0] not in unknown)
+
+
+def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
+    """Those of a sum, with plain factors, and the line of the sum; a product with another factor is one itself."""
+    stack: list[tuple[Any, float, CallSite | None]] = [(root, 1.0, None)]
+    for _ in range(MAX_NODES):
+        if not stack:
+            return
+        node, factor, site = stack.pop()
+        name, inputs = node.name(), inputs_of(node)
+        if name in ("AddBackward0", "SubBackward0"):
+            stack += [(each, factor, site_of(node) if len(inputs) > 1 else site) for each in inputs]
+        elif name in IDENTITIES or name == "NegBackward0":
+            stack += [(each, factor, site) for each in inputs]
+        elif name in ("MulBackward0", "DivBackward0"):
+            below, value = plain(node)
+            if below is None:
+                yield node, factor, site
+            else:
+                stack.append((below, factor * value, site))
+        else:
+            yield node, factor, site
+
+
+def plain(node: Any) -> tuple[Any, float]:
+    """What a product or quotient is of, and its factor; None of another factor."""
+    constant, below = split(node, node.name(), node.next_functions)
+    if constant is None or constant.device.type != "cpu" or abs(constant.item()) not in PLAIN:
+        return None, 0.0
+    return below, abs(constant.item()) ** (1 if node.name()[0] == "M" else -1)
+
+
+def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced]:
+    kind = reduction_of(node, node.name())
+    for each in inputs_of(node):
+        if each.name() in ("MulBackward0", "DivBackward0") and len(inputs_of(each)) == 1 and plain(each)[0] is None:
+            return
+    if kind in ("mean", "sum") and not is_packed(node) and is_of_activations(node):
+        given = getattr(node, "_saved_self", None)
+        shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
+        if shape and (node.name().endswith("Backward0")) and not node.name().startswith("Nll"):
+            yield Reduced(kind, tuple(shape), factor, site)
+
+
+def is_of_activations(node: Any) -> bool:
+    """Whether it is computed from what a network returns, and not from weights alone."""
+    queue, seen = [node], {node}
+    while queue and len(seen) < MAX_NODES:
+        node = queue.pop()
+        if node.name() in PRODUCTS:
+            return True
+        new = set(inputs_of(node)) - seen
+        seen |= new
+        queue += new
+    return False
+
+
+def mixed(found: list[Reduced]) -> list[Violation]:
+    """A mean over all elements of the batch beside a sum over those of the same samples."""
+    for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
+        num = math.prod(mean.shape)
+        sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
+        if sums and mean.shape[0] > 2 and num >= max(MANY, FEATURES * mean.shape[0]):
+            often = num * sums[0].factor / mean.factor
+            detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
+            return [("mixed-reductions", sums[0].site or mean.site, detail)]
+    return []
+
+
+def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:
+    """A mean over all elements of the batch beside a mean over samples of divergences that are summed over each, and
+    nothing else that the latents would be of use to."""
+    away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]
+    errors = [(node, factor, site) for node, factor, site in found if not divergence_weight(node)]
+    for node, weight, site in away if errors else ():
+        shapes = [each.shape for term in errors for each in reduced(*term) if each.kind == "mean"]
+        alike = [len(shape) > 1 and shape[0] == samples_of(node) for shape in shapes]
+        if len(alike) < len(errors) or not all(alike):
+            continue
+        if weight >= sum(factor * use_of_latents(error) for error, factor, _ in errors):
+            often = math.prod(shapes[0][1:]) * weight / errors[0][1]
+            detail = (
+                f"a mean over {shapes[0]} beside a divergence that is summed over each sample, and then a mean: an "
+            )
+            detail += f"element of it weighs {often:g} times as much, and latents cost more than they can save"
+            return [("mixed-reductions", site or errors[0][2], detail)]
+    return []
+
+
+def samples_of(node: Any) -> int | None:
+    """How many numbers a mean is of."""
+    sizes = getattr(node, "_saved_self_sym_sizes", ())
+    return math.prod(sizes) if sizes else None
+
+
+def divergence_made_large(root: Any) -> Any:
+    """The exponential in a divergence of Gaussians whose sign is reversed; None if there is none.
+
+    That is exp(s) - s + m^2 for each element, with any factor above 0.
+    """
+    stack, signs = [(root, 1)], {root: 1}
+    while stack and len(signs) < MAX_NODES:
+        node, sign = stack.pop()
+        inputs = [each for each, _ in node.next_functions]
+        if node.name() not in LINEAR or (node.name() in ("MulBackward0", "DivBackward0") and len(inputs_of(node)) > 1):
+            continue
+        if node.name() == "NegBackward0" or (node.name() in ("MulBackward0", "DivBackward0") and is_negative(node)):
+            sign = -sign
+        for i, each in enumerate(inputs):
+            if each is not None and each not in signs:
+                minus = (node.name() == "SubBackward0" and i == 1) or (node.name().startswith("Rsub") and i == 0)
+                signs[each] = -sign if minus else sign
+                stack.append((each, signs[each]))
+    squares = any(sign < 0 and node.name() == "PowBackward0" for node, sign in signs.items())
+    for node, sign in signs.items():
+        if squares and sign < 0 and node.name() == "ExpBackward0" and signs.get(inputs_of(node)[0]) == 1:
+            return node
+    return None
+
+
+def divided_again(root: Any) -> list[Violation]:
+    """A mean over samples that is divided by their number once more."""
+    node, divisors = root, []
+    while node.name() in IDENTITIES | {"DivBackward0", "MulBackward0"} and len(inputs_of(node)) == 1:
+        if node.name() in ("DivBackward0", "MulBackward0"):
+            constant, below = split(node, node.name(), node.next_functions)
+            if constant is None or constant.device.type != "cpu" or not constant.item() > 0:
+                return []
+            divisors.append((constant.item() if node.name()[0] == "D" else 1 / constant.item(), site_of(node)))
+            node = below
+        else:
+            node = inputs_of(node)[0]
+    if reduction_of(node, node.name()) != "mean" or is_packed(node):
+        return []
+    given = getattr(node, "_saved_self", None)
+    shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
+    for divisor, site in divisors:
+        if shape and shape[0] > 2 and math.isclose(divisor, shape[0], rel_tol=1e-6):
+            return [("loss-divided-twice", site, f"a mean over {shape[0]} samples, divided by {shape[0]} again")]
+    return []
+
+
+def penalised(root: Any) -> CallSite | None:
+    """The line of the sum that an entropy is added to; None if there is none, or it is subtracted."""
+    stack: list[tuple[Any, int, CallSite | None]] = [(root, 1, None)]
+    seen = {root}
+    while stack and len(seen) < MAX_NODES:
+        node, sign, site = stack.pop()
+        name, inputs = node.name(), [each for each, _ in node.next_functions]
+        if name == "MulBackward0" and len(inputs_of(node)) == 2:
+            if sign < 0 and is_plogp(*inputs):
+                return site or site_of(node)
+            continue
+        if name not in LINEAR:
+            continue
+        if name in ("AddBackward0", "SubBackward0") and len(inputs_of(node)) == 2:
+            site = site_of(node)
+        if name == "NegBackward0" or (name in ("MulBackward0", "DivBackward0") and is_negative(node)):
+            sign = -sign
+        for i, each in enumerate(inputs):
+            if each is not None and each not in seen:
+                seen.add(each)
+                minus = (name == "SubBackward0" and i == 1) or (name.startswith("Rsub") and i == 0)
+                stack.append((each, -sign if minus else sign, site))
+    return None
+
+
+def is_negative(node: Any) -> bool:
+    """Whether the constant of a product or quotient is below 0."""
+    constant, _ = split(node, node.name(), node.next_functions)
+    return constant is not None and bool(constant < 0)
+
+
+def is_plogp(one: Any, two: Any) -> bool:
+    """Whether one of them are probabilities, and the other their logarithms."""
+    for share, logarithm in ((one, two), (two, one)):
+        p, log = unchanged(share), unchanged(logarithm)
+        below = [unchanged(each) for each in inputs_of(p)]
+        if p.name() in ("SoftmaxBackward0", "ExpBackward0") and log in below:
+            return True
+        if p.name() == "SoftmaxBackward0" and log.name() == "LogSoftmaxBackward0" and inputs_of(log) == inputs_of(p):
+            return True
+        if log.name() == "LogBackward0" and p in [unchanged(each) for each in inputs_of(log)]:
+            return True
+    return False
+
+
+def unchanged(node: Any) -> Any:
+    while node.name().startswith(tuple(f"{name}Backward" for name in PASSED)) and inputs_of(node):
+        node = inputs_of(node)[0]
+    return node

@@ -1,0 +1,150 @@
+"""Masks of attention over tokens: predictions that see their own targets, and padding that hides the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import argument
+from gradlab.watch.readers.sample_axes import ATTENTION
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+
+SCALED = "scaled_dot_product_attention"
+HIDDEN = -100.0
+"""What is added to hide an entry, or less."""
+VANISHING = 1e-30
+"""Weight of an entry that is hidden so, at most."""
+PADDED = 0.05
+"""Share of targets that are padding, above which they have a part in what is learnt."""
+FEW = 16
+"""Targets from which nothing is concluded."""
+
+
+class TokenMasks:
+    """Reads the attention of one update. Where tokens are embedded twice, the first may be a source, all of which is
+    seen."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.tokens: list[tuple[Tensor, int | None]] = []
+        """Indices of two dimensions that were embedded, and the index of padding."""
+        self.seen: list[tuple[CallSite | None, bool | None]] = []
+        """Of each self-attention its line, and whether later steps are hidden; None where some are."""
+        self.targets: list[tuple[CallSite | None, Tensor]] = []
+        self.found: list[Violation] = []
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.forget()
+        return tracker.attempts == 1
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
+            self.tokens.append((args[0], argument(args, kwargs, 2, "padding_idx")))
+        elif not self.tokens:
+            return
+        elif name == ATTENTION and result[0].requires_grad:
+            self.note_padding(kwargs.get("key_padding_mask"))
+            if args[0] is args[1]:
+                mask = kwargs.get("attn_mask")
+                self.note(len(args[0]), None if mask is None else hides(mask), bool(kwargs.get("is_causal")))
+        elif name == SCALED and result.requires_grad:
+            mask, causal = argument(args, kwargs, 3, "attn_mask"), argument(args, kwargs, 5, "is_causal")
+            if args[0].shape[-2] == args[1].shape[-2]:
+                hidden = None if mask is None else ~mask if mask.dtype is torch.bool else hides(mask)
+                self.note(args[0].shape[-2], hidden, bool(causal))
+        elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
+            self.note(result.shape[-1], result.detach() < VANISHING, False)
+        elif name in ("cross_entropy", "nll_loss") and result.requires_grad:
+            target = argument(args, kwargs, 1, "target")
+            if isinstance(target, Tensor) and not target.is_floating_point() and target.numel() >= FEW:
+                self.targets.append((call_site(), target))
+                self.note_counted(target, result, args, kwargs)
+
+    def note(self, steps: int, hidden: Tensor | None, causal: bool) -> None:
+        """hidden: (..., T, T), which steps are."""
+        if steps not in self.tokens[0][0].shape:
+            return
+        if hidden is not None and not causal:
+            later = torch.ones(steps, steps, dtype=torch.bool, device=hidden.device).triu(1)
+            if hidden.shape[-2:] != later.shape:
+                self.seen.append((call_site(), None))
+                return
+            causal = bool(hidden[..., later].all())
+            if not causal and bool(hidden[..., later].any()):
+                self.seen.append((call_site(), None))
+                return
+        self.seen.append((call_site(), causal))
+
+    def note_padding(self, mask: Tensor | None) -> None:
+        tokens, padding = self.tokens[-1]
+        if mask is None or padding is None or mask.shape != tokens.shape:
+            return
+        hidden, is_padding = hides(mask), tokens == padding
+        if bool(is_padding.any()) and torch.equal(hidden, ~is_padding):
+            self.found.append(("padding-mask-inverted", call_site(), ""))
+
+    def note_counted(self, target: Tensor, result: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Whether targets that are padding, by the embedding of the same tokens, have a loss."""
+        tokens, padding = self.tokens[-1]
+        weight, ignored = argument(args, kwargs, 2, "weight"), kwargs.get("ignore_index", -100)
+        if padding is None or padding == ignored or weight is not None or shift_of(tokens, target) is None:
+            return
+        is_padding = target == padding
+        share = is_padding.float().mean().item()
+        if not result.dim() and share > PADDED and have_an_end(target, len(tokens), padding):
+            detail = f"{share:.0%} of its targets are {padding}, the padding of the embedding, which it does not ignore"
+            self.found.append(("loss-input", call_site(), detail))
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        """The calls are read."""
+
+    def end(self) -> Iterator[Violation]:
+        yield from self.found[:1]
+        hidden = {causal for _, causal in self.seen}
+        for site, target in self.targets[:1] if self.tokens else ():
+            if True in hidden and shift_of(self.tokens[-1][0], target) == 0:
+                yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
+            elif len(self.tokens) == 1 and hidden == {False} and shift_of(self.tokens[0][0], target) == 1:
+                yield "target-in-sight", self.seen[0][0], "each step attends to the next token, which is its target"
+        self.forget()
+
+
+def hides(mask: Tensor) -> Tensor:
+    """Of a mask whose True, or negative numbers, hide an entry."""
+    return mask if mask.dtype is torch.bool else mask <= HIDDEN
+
+
+def have_an_end(target: Tensor, samples: int, padding: int) -> bool:
+    """Whether one and the same token stands before the padding of all samples: else the padding is what ends them."""
+    if target.numel() % samples:
+        return False
+    rows = target.reshape(samples, -1)
+    first = ((rows[:, 1:] == padding) & (rows[:, :-1] != padding)).nonzero()
+    last = rows[first[:, 0], first[:, 1]]
+    return len(last) > 2 and bool((last == last[0]).all())
+
+
+def shift_of(tokens: Tensor, target: Tensor) -> int | None:
+    """By how many steps the targets are ahead of the tokens, 0 or 1; None of other targets."""
+    for each in (tokens, tokens.T):
+        n, steps = each.shape
+        if target.numel() == n * steps and alike(each, target.reshape(n, steps)):
+            return 0
+        for length in (steps, steps - 1):
+            if target.numel() == n * length and alike(each[:, 1:], target.reshape(n, length)[:, : steps - 1]):
+                return 1
+    return None
+
+
+def alike(tokens: Tensor, target: Tensor) -> bool:
+    """Whether all targets that count are these tokens."""
+    counts = target >= 0
+    differ = bool((tokens != tokens.flatten()[0]).any())
+    return differ and int(counts.sum()) >= FEW and bool((tokens == target)[counts].all())

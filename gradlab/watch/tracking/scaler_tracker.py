@@ -1,0 +1,69 @@
+"""The state of the loss scaler in a watched loop."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.graphs.loss_graph import LossWeight, loss_weight
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+
+REMEMBERED = 16
+"""Scaled losses that are remembered at most."""
+
+
+class ScalerTracker:
+    """Reads the loss scale, and remembers scaled losses. Without a scaler, or with a disabled one, the scale is 1."""
+
+    def __init__(self, scaler: Any) -> None:
+        self.scaler = scaler
+        self.num_scale_calls = self.num_updates = 0
+        self.update_site: CallSite | None = None
+        """Call site of the latest `update`."""
+        self.stepping: OptimizerTracker | None = None
+        """The optimizer whose step the scaler is making."""
+        self.scaled: list[tuple[weakref.ref[Tensor], Tensor, LossWeight]] = []
+        """(scaled loss, the loss before scaling, its weight), latest last."""
+
+    @property
+    def enabled(self) -> bool:
+        return self.scaler is not None and bool(self.scaler.is_enabled())
+
+    @property
+    def tensor(self) -> Tensor | None:
+        return getattr(self.scaler, "_scale", None) if self.scaler is not None else None
+
+    def value(self) -> Any:
+        """The loss scale: a float, or a copy of the device's tensor, which the scaler changes in place."""
+        scale = self.tensor if self.enabled else None
+        if scale is None:
+            return 1.0
+        return scale.item() if scale.device.type == "cpu" else scale.clone()
+
+    def in_gradients(self, tracker: OptimizerTracker) -> Any:
+        """The scale that an optimizer's gradients are still multiplied by, or None."""
+        scaled = tracker.accumulated and not tracker.scaling.unscaled and all(b.scaled for b in tracker.accumulated)
+        return self.value() if scaled and self.enabled else None
+
+    def remember(self, scaled: Tensor, loss: Tensor, weight: LossWeight) -> None:
+        self.scaled = [each for each in self.scaled if each[0]() is not None][-REMEMBERED:]
+        self.scaled.append((weakref.ref(scaled), loss.detach(), weight))
+
+    def has_scaled(self, loss: Any) -> bool:
+        return any(reference() is loss for reference, _, _ in self.scaled)
+
+    def unscaled_loss(self, root: Tensor) -> tuple[Any, LossWeight, bool]:
+        """The loss without the scale, or None if it is not one number; its weight; whether it was scaled."""
+        for reference, loss, weight in self.scaled:
+            if reference() is root:
+                return (loss.reshape(()) if loss.numel() == 1 else None), weight, True
+        weight = loss_weight(root, self.tensor)
+        if root.numel() != 1:
+            return None, weight, weight.num_scales > 0
+        number = root.detach() if root.dim() == 0 else root.detach().reshape(())
+        if weight.num_scales and self.tensor is not None:
+            number = number / self.tensor
+        return number, weight, weight.num_scales > 0

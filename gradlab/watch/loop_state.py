@@ -41,6 +41,7 @@ from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.share_axes import ShareAxes
 from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
+from gradlab.watch.readers.update_calls import UpdateCalls
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
 from gradlab.watch.tracking.activation_windows import ActivationWindows
@@ -97,7 +98,7 @@ class LoopState:
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
-        self.own_targets = OwnTargets()
+        self.own_targets, self.update_calls = OwnTargets(), UpdateCalls()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
@@ -110,6 +111,7 @@ class LoopState:
             ShareAxes(),
             self.own_targets,
             MeanDerivatives(),
+            self.update_calls,
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,

@@ -25,6 +25,7 @@ from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
 from gradlab.watch.observers.state_dicts import StateDictObserver
+from gradlab.watch.observers.update_calls import UpdateCallsObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.output import summary
 from gradlab.watch.output.output_folder import OutputFolder
@@ -96,6 +97,7 @@ class Watch:
             AllReduceObserver(self.loop),
             StateDictObserver(self.loop),
             self.hook_observer,
+            UpdateCallsObserver(self.loop),
         ]
         self.status = "completed"
         self.error: str | None = None
@@ -155,7 +157,7 @@ class Watch:
         for output in self.loop.outputs:
             faults, several = self.faults_of(output.tracker), len(self.loop.outputs) > 1
             report = output.report(faults, scaler.enabled, several)
-            output.write(summary.facts(output, self.loop.outputs, faults, report))
+            output.write(summary.facts(output, self.loop.outputs, faults, report, self.loop.update_calls.facts()))
         for message in dict.fromkeys(o.write_error for o in self.loop.outputs if o.write_error):
             self.report_now(message)
 
@@ -172,6 +174,13 @@ class Watch:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} explains why")
         lines += dict.fromkeys(o.write_error for o in outputs if o.write_error)
         return "\n".join([*lines, *[f"folder: {self.folder}"] * (self.output_folder.absolute is not None)])
+
+    def update_calls(self) -> str:
+        """The calls of one update, the sixth, in their order: line, call, what it did; empty before it."""
+        calls = self.loop.update_calls.facts()
+        width = max((len(call["place"]) for call in calls), default=0)
+        times = [f" ({call['times']} times)" if call["times"] > 1 else "" for call in calls]
+        return "\n".join(f"{c['place']:{width}}  {c['text']}{n}" for c, n in zip(calls, times, strict=True))
 
     def finish(self) -> None:
         """The loop is over."""

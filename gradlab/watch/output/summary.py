@@ -29,9 +29,13 @@ def report_lines(
 
 
 def facts(
-    output: OptimizerOutput, outputs: Sequence[OptimizerOutput], faults: list[FaultRecord], report: list[str]
+    output: OptimizerOutput,
+    outputs: Sequence[OptimizerOutput],
+    faults: list[FaultRecord],
+    report: list[str],
+    calls: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The entry `watch` of one optimizer's diagnosis.json. report: its lines of text."""
+    """The entry `watch` of one optimizer's diagnosis.json. report: its lines of text. calls: those of one update."""
     index = output.tracker.index
     return {
         "program": Path(sys.argv[0]).name if sys.argv else "",
@@ -47,6 +51,7 @@ def facts(
         ],
         "faults": [fault_facts(record) for record in faults],
         "report": report,
+        "calls": calls,
     }
 
 

@@ -31,11 +31,25 @@ const loop = (() => {
     ]);
   }
 
-  /** Whether there was anything to say. */
+  /** The calls of one update: what the loop does, in order. */
+  function calls(made) {
+    const row = (call) =>
+      element("tr", null, {}, [
+        element("td", call.place),
+        element("td", null, {}, [element("code", call.code)]),
+        element("td", call.times > 1 ? `${call.text} (${call.times} times)` : call.text),
+      ]);
+    return element("details", null, {}, [
+      element("summary", "One update, call by call"),
+      element("table", null, { class: "calls" }, [element("tbody", null, {}, made.map(row))]),
+    ]);
+  }
+
   function show(facts) {
     const watch = facts.diagnosis.watch,
-      host = byId("loop");
-    if (!watch || !watch.faults || !(watch.faults.length || watch.optimizers.length > 1)) {
+      host = byId("loop"),
+      made = (watch && watch.calls) || [];
+    if (!watch || !watch.faults || !(watch.faults.length || watch.optimizers.length > 1 || made.length)) {
       host.replaceChildren();
       return;
     }
@@ -49,6 +63,7 @@ const loop = (() => {
       ),
       ...(several ? [element("ul", null, { class: "plain" }, watch.optimizers.map(optimizer))] : []),
       ...(n ? [element("ol", null, { class: "faults" }, watch.faults.map(mistake))] : []),
+      ...(made.length ? [calls(made)] : []),
     );
   }
 

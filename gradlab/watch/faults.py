@@ -64,7 +64,7 @@ class FaultRecord:
     def finding(self) -> Finding:
         """As a finding of a diagnosis."""
         file, line = (self.site[0].co_filename, self.site[1]) if self.site else (None, None)
-        evidence = {"file": file, "line": line, "rule": self.code, "times": self.times, "mend": self.kind.fix}
+        evidence = {"file": file, "line": line, "rule": self.code, "times": self.times, "fix": self.kind.fix}
         sentence = f"{format_site(self.site)}: {self.message}"
         return Finding(self.name, DIAGNOSIS_SEVERITY[self.kind.severity], sentence, self.update, evidence)
 

@@ -76,7 +76,7 @@ def fault_facts(record: FaultRecord) -> dict[str, Any]:
         "update": record.update,
         "times": record.times,
         "occurrences": record.occurrences,
-        "mend": kind.fix,
+        "fix": kind.fix,
         "why": kind.explanation,
         "example": kind.example,
     }

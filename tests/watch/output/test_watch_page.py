@@ -46,7 +46,7 @@ def test_page_of_a_watched_loop(chromium, watch, dark, width):
         assert "first seen at update 2, 11 times" in loop
         assert "Instead: call optimizer.zero_grad() once per update" in loop
         assert shown.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
-        assert "mend" not in shown.text("#verdict")
+        assert "fix " not in shown.text("#verdict")
         overflow = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0
         shown.page.click("#loop a")

@@ -15,7 +15,7 @@ const loop = (() => {
       ]),
       ...(fault.text ? [code(fault.text, "wrong")] : []),
       ...(fault.occurrences ? [element("p", fault.occurrences, { class: "quiet" })] : []),
-      element("p", null, {}, ["Instead: ", element("strong", fault.mend)]),
+      element("p", null, {}, ["Instead: ", element("strong", fault.fix)]),
       element("div", null, { class: "paste" }, [code(fault.example, "right"), lab.copyButton(fault.example)]),
       element("p", fault.why, { class: "quiet" }),
     ]);

@@ -161,7 +161,7 @@ const parts = (() => {
     if (facts.expectation) left.push(element("p", `${facts.expectation[0].toUpperCase()}${facts.expectation.slice(1)}.`));
     if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
-      inLoop = new Set(["file", "line", "rule", "times", "mend"]);
+      inLoop = new Set(["file", "line", "rule", "times", "fix"]);
     const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(
       ([k]) => !faults.size || !inLoop.has(k),
     );

@@ -114,9 +114,11 @@ def reduction_of(node: Any, name: str) -> str:
 
 
 def target_count(node: Any, reduction: str) -> float | None:
-    if reduction != "mean" or is_packed(node):
+    if reduction != "mean" or not hasattr(type(node), "_raw_saved_total_weight"):
         return None
-    total = getattr(node, "_saved_total_weight", None)
+    if node._raw_saved_total_weight.unpack_hook is not None:  # see is_packed; asked in every update
+        return None
+    total = node._saved_total_weight
     return total.item() if total is not None and total.device.type == "cpu" else None
 
 

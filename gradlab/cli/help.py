@@ -45,10 +45,18 @@ def help_on(arguments: list[str]) -> str:
     from gradlab.base.lazy import lazy_import
 
     lazy_import("torch")
+    from gradlab.base.suggestions import did_you_mean
     from gradlab.config.reference import in_terminal
 
     columns = shutil.get_terminal_size().columns
-    parts = [in_terminal(group, name, columns) or in_terminal(group, "", columns) for group, name in known]
+    parts = []
+    for group, name in known:
+        found = in_terminal(group, name, columns)
+        if not found:
+            parts.append(
+                f"{group}={name}: no such option{did_you_mean(name, components.names(group))}; all of {group}:"
+            )
+        parts.append(found or in_terminal(group, "", columns))
     return "\n\n".join(parts)
 
 

@@ -28,7 +28,12 @@ def test_help_lists_the_fields_at_the_root() -> None:
     ("arguments", "present", "absent"),
     [
         (["--help", "clip=norm"], "clip.max_norm=1", "clip=agc"),
-        (["clip", "-h"], "clip=agc", "optimizer="),
+        (["clip", "-h"], "clip=agc", "no such option"),
+        (
+            ["--help", "clip=nrm"],
+            "clip=nrm: no such option (did you mean norm?); all of clip:\n\nclip=agc",
+            "optimizer=",
+        ),
         (["--help", "logger=wandb"], "logger.wandb.project=gradlab", "logger.tensorboard"),
         (["--help", "seed=1"], "Groups (choose", "clip.max_norm=1"),
         (["--help", "trainer"], "trainer.epochs=5", "Groups (choose"),

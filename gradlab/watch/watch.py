@@ -172,6 +172,8 @@ class Watch:
             return "nothing was observed: no optimizer of the model's parameters was found"
         if self.faults:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} explains why")
+        elif self.loop.update_calls.calls and any(o.final is not None and o.final.unhealthy for o in outputs):
+            lines.append("no mistake was found in the loop: watch.update_calls() lists what one update does")
         lines += dict.fromkeys(o.write_error for o in outputs if o.write_error)
         return "\n".join([*lines, *[f"folder: {self.folder}"] * (self.output_folder.absolute is not None)])
 

@@ -82,3 +82,16 @@ def test_functions_are_restored_also_where_the_loop_ends_within_the_update(tmp_p
 )
 def test_repeated_calls_become_one(given, expected):
     assert "".join(f"{call.what}{call.times}" for call in folded([Call(None, each) for each in given])) == expected
+
+
+@pytest.mark.parametrize(("sign", "pointed_to"), [(1, False), (-1, True)])
+def test_the_report_points_to_it_where_no_mistake_explains_a_failure(sign, pointed_to, tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for x, y in batches(50):
+            optimizer.zero_grad()
+            (sign * model(x).square().mean() + 0 * y.sum()).backward()
+            optimizer.step()
+    assert not watch.faults
+    assert ("watch.update_calls()" in watch.report()) is pointed_to

@@ -9,11 +9,10 @@ import re
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from gradlab.base import distributed, errors, restarts
 from gradlab.base.command import INTERRUPTED, identity
 from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
+from gradlab.base.signals import handled
 from gradlab.cli import session
 from gradlab.config.compose import check
 from gradlab.config.ranks import check_alike
@@ -97,23 +97,9 @@ def run_job(cfg: DictConfig) -> int:
         with turn(folder) if world.main else nullcontext():
             return run(compose(cfg, overrides), folder, overrides, world)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
-        with no_signals_of_children():
+        # PyTorch's raises wherever the program is once a worker is gone, often after its closed pipe has ended the run
+        with handled({signal.SIGCHLD: signal.SIG_DFL}):
             return failed(error, folder, world, overrides if hydra.mode == RunMode.MULTIRUN else None)
-
-
-@contextmanager
-def no_signals_of_children() -> Iterator[None]:
-    """Keep PyTorch's handler, which raises wherever the program is once a worker has died, out of a report.
-
-    A worker's pipe is closed before the worker is gone: its end is often reported before the signal comes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, handler)
 
 
 def compose(cfg: DictConfig, overrides: list[str]) -> Treated:
@@ -240,9 +226,7 @@ def wait_for(world: World, what: str, ranks: Sequence[int], seconds: float = 10.
     store.set(f"{name}/{world.rank}", "1")
     end = time.monotonic() + seconds
     try:
-        while not store.check(
-            [f"{name}/{rank}" for rank in ranks]
-        ):  # to wait would have PyTorch print lines of its own
+        while not store.check([f"{name}/{rank}" for rank in ranks]):  # `store.wait` prints lines of its own
             if time.monotonic() > end:
                 return False
             time.sleep(0.05)

@@ -10,16 +10,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_app, _run_hydra, create_config_search_path, get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 
-from gradlab.base.command import INTERRUPTED
+from gradlab.base.command import INTERRUPTED, key
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import EXTRAS, package
+from gradlab.base.signals import handled
 from gradlab.cli import job
 from gradlab.cli.session import Session
 from gradlab.config.compose import SILENT
@@ -60,20 +60,14 @@ def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
     if "RANK" in os.environ:
         del usual[signal.SIGTERM]  # by which torchrun ends ranks: perhaps in a collective, where no handler is called
     numbers = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
-    if current_thread() is not main_thread():
-        numbers = []
 
     def ask(number: int, frame: Any) -> None:
         if not session.between_jobs or ASKED.is_set():
             raise KeyboardInterrupt
         ASKED.set()
 
-    before = {number: signal.signal(number, ask) for number in numbers}
-    try:
+    with handled(dict.fromkeys(numbers, ask)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def mode_is_known(args: argparse.Namespace) -> bool:
@@ -82,8 +76,7 @@ def mode_is_known(args: argparse.Namespace) -> bool:
     Of gradlab's files only those of `sweep` set hydra.mode, and these are a multirun already (`choose_multirun`).
     """
     others = (args.config_dir, args.config_name, args.config_path, args.info, args.hydra_help, args.shell_completion)
-    fields = {override.lstrip("+~").partition("=")[0] for override in args.overrides}
-    return not any(others) and not fields & {"hydra.mode", "hydra.searchpath"}
+    return not any(others) and not {"hydra.mode", "hydra.searchpath"}.intersection(map(key, args.overrides))
 
 
 def run_in_mode(args: argparse.Namespace) -> None:

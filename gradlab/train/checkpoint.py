@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from gradlab.base.errors import ODD
 from gradlab.base.option import Invalid
+from gradlab.base.signals import handled
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
@@ -30,17 +30,11 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def interrupts_held() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait for the end: an exception in PyTorch's writer, which is C++, may abort the process."""
     held: list[tuple[int, Any]] = []
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
-        before = {number: signal.signal(number, lambda *given: held.append(given)) for number in numbers}
-    try:
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+    with handled(dict.fromkeys(numbers, lambda *given: held.append(given))) as before:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for number, frame in held:
-        before[number](number, frame)
+        before[number](number, frame)  # type: ignore[misc, operator]
 
 
 def write(path: Path, temporary: Path, state: dict[str, Any]) -> None:

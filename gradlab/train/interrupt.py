@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gradlab.base.signals import handled
+
 ASKED = threading.Event()
 """Set when a run of this process is asked to stop, perhaps at its very end: then what follows it stops."""
 
@@ -24,16 +26,11 @@ class Interrupt:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Take the signals meanwhile, where Python lets us: in the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        """Take the signals meanwhile, in the main thread."""
         try:
-            yield
+            with handled(dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.ask)):
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             if self.asked:
                 ASKED.set()
 

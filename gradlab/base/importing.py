@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -45,6 +45,14 @@ def load_object(field: str, target: str) -> Any:
     return found
 
 
+def load_callable(field: str, target: str, kind: str = "a function") -> Callable[..., Any]:
+    """The same of what is then called; kind: what it has to be, for the message."""
+    found: Any = load_object(field, target)
+    if not callable(found):
+        raise Invalid(field, target, f"must name {kind}, but is {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
 def search_here() -> None:
     """Search the working directory for modules, as `python -m` does, and a console script does not."""
     if os.getcwd() not in sys.path and "" not in sys.path:
@@ -60,9 +68,8 @@ def calling(field: str, target: str) -> Iterator[None]:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [
-            frame for frame in frames[2:] if frame.filename == frames[2].filename
-        ]  # below this frame and the caller's
+        # below this frame and the caller's
+        own = [frame for frame in frames[2:] if frame.filename == frames[2].filename]
         where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise Invalid(field, target, f"raises {why}{where}") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Iterator
 
 from gradlab.base import components
 from gradlab.base.errors import APPENDED, EXTRAS
+from gradlab.base.visible import wrapped
 
 COMMANDS = (
     ("python -m gradlab +experiment=fp16_collapse", "a failure, live, with its cause and its fix"),
@@ -92,10 +92,3 @@ def described(columns: int) -> Iterator[str]:
         else:
             yield from wrapped(f"  {command}", columns, indent=6)
             yield from wrapped(f"      {what}", columns, indent=6)
-
-
-def wrapped(line: str, columns: int, indent: int = 2) -> list[str]:
-    """Lines no wider than the terminal; words are not cut."""
-    return textwrap.wrap(
-        line, max(columns, 40), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )

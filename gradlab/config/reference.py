@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from gradlab.base.docstrings import documented, paragraphs
 from gradlab.base.option import OPTIONS
+from gradlab.base.visible import wrapped
 from gradlab.config.schema import Config
 
 
@@ -44,15 +44,8 @@ def in_terminal(group: str, name: str, columns: int) -> str:
         lines = [f"{group}={option}: {paragraphs(cls)[0]}"]
         for field, value, meaning in described(cls):
             lines += [f"  {prefix(group, option)}{field}={value}", f"      {meaning}"]
-        parts.append("\n".join(wrapped for line in lines for wrapped in filled(line, columns)))
+        parts += ["\n".join(part for line in lines for part in wrapped(line, columns, len(line) - len(line.lstrip())))]
     return "\n\n".join(parts)
-
-
-def filled(line: str, columns: int) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line, max(columns, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def prefix(group: str, option: str) -> str:

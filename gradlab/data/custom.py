@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.importing import load_object
+from gradlab.base.importing import load_callable
 from gradlab.base.option import Invalid, option, require
 from gradlab.data.base import Splits, TensorSplit
 from gradlab.data.batch_format import DIMENSIONS, INTEGER, kind_of_targets
@@ -27,9 +27,7 @@ class CustomData(StreamedSet):
     """
 
     def load(self, device: torch.device) -> Splits:
-        found = load_object("target", self.target)
-        if not callable(found):
-            raise Invalid("target", self.target, f"must name a class or a function, but is {type(found).__name__}")
+        found = load_callable("target", self.target, "a class or a function")
         try:
             made = found(**self.kwargs)
         except TypeError as error:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from gradlab.base.randomness import mix, numbers_of_each, seed_cpu, unmoved
+from gradlab.base.randomness import unmoved, mix, numbers_of_each, seed_cpu
+from gradlab.base.visible import listed
 from gradlab.data.tree import leaves, mapped
 
 Key = tuple[int, tuple[int, ...]]
@@ -61,7 +62,7 @@ class Reader:
                 if self.draws:
                     seed_cpu(mix(self.seed, epoch, place))
                 samples.append(self.dataset[place])
-            doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
+            doing = f"collating the samples {listed(places, 4)}"
             if self.draws:
                 seed_cpu(mix(self.seed, epoch, *places))
             return mapped(single, self.collate(samples))

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from gradlab.base.importing import calling, load_object
+from gradlab.base.importing import calling, load_callable
 from gradlab.base.limits import MOST_AT_ONCE
 from gradlab.base.option import Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
@@ -145,9 +145,7 @@ class StreamedSet(Data):
 
     def collating(self) -> Any:
         """What makes a batch of a list of samples."""
-        collate: Any = KNOWN.get(self.collate) or (load_object("collate", self.collate) if self.collate else stacked)
-        if not callable(collate):
-            raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
+        collate: Any = KNOWN.get(self.collate) or (load_callable("collate", self.collate) if self.collate else stacked)
         return collate() if isinstance(collate, type) else collate
 
     def read_first(self, stream: DataStream, samples: Any) -> Any:
@@ -192,9 +190,7 @@ class StreamedSet(Data):
 
     def measured(self, samples: Any) -> torch.Tensor:
         """(N,) the length of each sample."""
-        measure = load_object("lengths", self.lengths)
-        if not callable(measure):
-            raise Invalid("lengths", self.lengths, f"must name a function, but is {type(measure).__name__}")
+        measure = load_callable("lengths", self.lengths)
         with calling("lengths", self.lengths):
             found = torch.as_tensor(measure(samples))
         if found.shape != (len(samples),):

@@ -10,6 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from gradlab.base.option import Invalid
+from gradlab.base.visible import listed
 
 FIELD = "trainer.checkpoint_blocks"
 
@@ -21,8 +22,7 @@ def matching(field: str, pattern: str, names: Sequence[str]) -> list[str]:
     except re.error as error:
         raise Invalid(field, pattern, f"must be a regular expression: {error}") from None
     if not found:
-        some = ", ".join(names[:8]) + ", ..." * (len(names) > 8)
-        raise Invalid(field, pattern, f"is the name of no module that is called; there are {some}")
+        raise Invalid(field, pattern, f"is the name of no module that is called; there are {listed(names, 8)}")
     return found
 
 

@@ -13,6 +13,7 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.distributed import World
+from gradlab.base.visible import listed
 from gradlab.config.schema import Config
 from gradlab.data.base import Splits
 from gradlab.data.tree import samples
@@ -29,9 +30,6 @@ from gradlab.update.loss import Loss
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
 from gradlab.update.stepping import lr_scales
-
-FEW = 5
-"""Names of parameters that a line lists."""
 
 
 class Trainer(TrainerState):
@@ -168,10 +166,9 @@ class Trainer(TrainerState):
         if names := self.update.thawed[self.thawed :]:
             self.thawed += len(names)
             self.lr_scales = lr_scales(self.update.optimizer)
-            some = ", ".join([*names[:FEW], *["..."] * (len(names) > FEW)])
-            plural = "parameters were" if len(names) > 1 else "parameter was"
-            where = f"update {self.update.attempts}"
-            self.say(f"{where}: {len(names)} {plural} unfrozen, and trained from here on, not recorded alone: {some}")
+            were = f"{len(names)} parameters were" if len(names) > 1 else "1 parameter was"
+            how = f"unfrozen, and trained from here on, not recorded alone: {listed(names)}"
+            self.say(f"update {self.update.attempts}: {were} {how}")
 
     def drain(self, lag: int) -> None:
         """Read what finished updates measured, all but the last `lag`, and act on it."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-FEW = 5
-"""Names that a line lists."""
+from gradlab.base.visible import listed
 
 
 class Unsaved:
@@ -59,7 +58,7 @@ class Unsaved:
         ):
             if names and what not in self.told:
                 self.told.add(what)
-                yield f"{what}: {', '.join([*names[:FEW], *['...'] * (len(names) > FEW)])}"
+                yield f"{what}: {listed(names)}"
 
 
 def register(module: torch.nn.Module, name: str, value: torch.Tensor, persistent: bool) -> None:

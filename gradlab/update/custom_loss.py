@@ -5,14 +5,14 @@ B samples, K terms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
 import torch
 
-from gradlab.base.importing import calling, load_object
+from gradlab.base.importing import calling, load_callable
 from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.data.tree import first, leaves, mapped, samples
@@ -86,12 +86,8 @@ class CustomLoss(Loss):
         self.exact = True
 
     def resolve(self, spec: Spec) -> CustomLoss:
-        self.function: Callable[..., Any] = load_object("target", self.target)
-        if not callable(self.function):
-            raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
-        self.number: Callable[..., Any] | None = load_object("counts", self.counts) if self.counts else None
-        if self.counts and not callable(self.number):
-            raise Invalid("counts", self.counts, f"must name a function, but is {type(self.number).__name__}")
+        self.function = load_callable("target", self.target)
+        self.number = load_callable("counts", self.counts) if self.counts else None
         self.single, self.classes = spec.single, spec.outputs
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.importing import load_object
+from gradlab.base.importing import load_callable
 from gradlab.base.option import Invalid, option, require
 from gradlab.update.optimizer import GROUP_SETTINGS, OptimizerOption
 from gradlab.update.sgd import begin_momentum
@@ -36,9 +36,7 @@ class CustomOptimizer(OptimizerOption):
                 raise Invalid(f"kwargs.{name}", self.kwargs[name], f"is set by the field {name}")
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
-        found = load_object("target", self.target)
-        if not callable(found):
-            raise Invalid("target", self.target, f"must name a class or a function, but is {type(found).__name__}")
+        found = load_callable("target", self.target, "a class or a function")
         taken = parameters_of(found)
         used = {name for group in params if isinstance(group, dict) for name in group.keys() - OWN}
         given = {name: value for name, value in shared.items() if taken is None or name in taken}

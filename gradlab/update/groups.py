@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradlab.base.option import Invalid, require
-
-SHOWN = 5
-"""Names that an error lists."""
+from gradlab.base.visible import listed
 
 
 class Group(NamedTuple):
@@ -54,8 +52,7 @@ def matched(field: str, entry: Any, names: Sequence[str]) -> dict[str, tuple[str
     except re.error as error:
         raise Invalid(f"{field}.match", pattern, f"must be a regular expression: {error}") from None
     if not found:
-        some = ", ".join([*names[:SHOWN], *["..."] * (len(names) > SHOWN)])
-        raise Invalid(f"{field}.match", pattern, f"matches the name of no parameter; there are {some}")
+        raise Invalid(f"{field}.match", pattern, f"matches the name of no parameter; there are {listed(names)}")
     for name, value in (("lr_scale", settings.get("lr_scale", 1)), ("lr_decay", decay if decay is not None else 1)):
         fine = isinstance(value, (int, float)) and 0 <= value < float("inf")
         require(fine, f"{field}.{name}", value, ">= 0 and finite")

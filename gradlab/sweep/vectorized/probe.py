@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from gradlab.base.option import Invalid
+from gradlab.measure.memory import Kept
 from gradlab.runs.job import Job
 from gradlab.sweep.vectorized.equivalence import NEAR, drawn, dtypes, near, plain_state, same_in_double
 from gradlab.sweep.vectorized.lane_update import Batch
@@ -53,7 +55,7 @@ def probe(jobs: Sequence[Job]) -> ProbeResult:
     stack = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(alone.grads))
     update, kept = stack.update, Kept()
     try:
-        with update.precision.arithmetic(), kept.counting():
+        with update.precision.arithmetic(), saved_tensors_hooks(kept.pack, kept.unpack):
             part = update.weights.matrix.clone().requires_grad_()
             with update.precision.autocast(), dtypes(module) as kinds:
                 losses = update.sums(Batch(alone.inputs, alone.targets, False), part, slice(None))
@@ -75,7 +77,7 @@ def probe(jobs: Sequence[Job]) -> ProbeResult:
     if not trusted and not same_in_double(module, update.loss, alone.inputs, alone.targets, update.names):
         raise refuse("has another gradient under vmap than alone")
     state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
-    return ProbeResult(list(alone.grads), max(1, kept.bytes // update.lanes), state)
+    return ProbeResult(list(alone.grads), max(1, kept.most // update.lanes), state)
 
 
 def by_itself(lane: Any, refuse: Callable[[str], Invalid]) -> Alone:
@@ -102,22 +104,3 @@ def by_itself(lane: Any, refuse: Callable[[str], Invalid]) -> Alone:
     grads = {n: p.grad for n, p in zip(alone.names, alone.params, strict=True) if p.grad is not None}
     alone.zero_grad()
     return Alone(x, y, weight, kinds, grads, before, after)
-
-
-class Kept:
-    """Bytes that a forward pass keeps for its backward pass."""
-
-    def __init__(self) -> None:
-        self.seen: dict[int, int] = {}
-
-    @property
-    def bytes(self) -> int:
-        return sum(self.seen.values())
-
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        self.seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    def counting(self) -> Any:
-        return torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)

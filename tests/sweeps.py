@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.measure.levels import Levels
+from gradlab.sweep.search.map_report import MIXED
 
 
 def job(
@@ -58,3 +59,14 @@ def sweep(
                 job(folder / str(count), typed, losses if good else [*losses[:20], math.nan], **ill)
                 count += 1
     return folder
+
+
+def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
+    """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or that of its cell."""
+    grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
+    for i, j, size, name in one["cells"]:
+        for row in grid[j : j + size + 1] if name not in (None, MIXED) else ():  # of a mixed one all points were tried
+            row[i : i + size + 1] = [name] * (size + 1)
+    for i, j, seen, _ in one["points"]:
+        grid[j][i] = seen
+    return grid

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import dense
 
 from gradlab.base.errors import Usage
 from gradlab.base.option import Invalid
 from gradlab.cli.refined_map import asks_for_runs, overrides
 from gradlab.sweep.search import map_report
 from gradlab.sweep.search.judge import FinishedJob
-from gradlab.sweep.search.map_report import dense
 from gradlab.sweep.search.map_search import FieldRange, MapSearch, parsed
 from gradlab.sweep.search.options import QuadtreeOption
 from gradlab.sweep.search.quadtree import Corner, ask, at_most, leaves, sample, skipped

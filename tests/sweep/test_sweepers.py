@@ -11,10 +11,10 @@ import pytest
 import torch
 from forked import Commands
 from helpers import wait_for
+from sweeps import dense
 
 from gradlab.sweep.launchers.rounds import consecutive, earlier_jobs
 from gradlab.sweep.resume import finished
-from gradlab.sweep.search.map_report import dense
 
 DATA = """
 import torch

@@ -10,7 +10,7 @@ from typing import Any
 from gradlab.base.command import command
 from gradlab.base.json_lines import write_json
 from gradlab.sweep.search.map_search import MapSearch, RefinedMap
-from gradlab.sweep.search.quadtree import Cell, Corner, at_most, leaves
+from gradlab.sweep.search.quadtree import Cell, at_most, leaves
 
 MIXED = "mixed"
 
@@ -40,21 +40,6 @@ def cell_class(cell: Cell, one: RefinedMap) -> str | None:
     if cell.agree:
         return str(one.tried[cell.i, cell.j])
     return MIXED if all(corner in one.tried for corner in cell.corners) else None
-
-
-def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
-    """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or that of its cell."""
-    grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
-    tried: dict[Corner, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
-    for i, j, size, name in one["cells"]:
-        if name in (None, MIXED):  # of a mixed one all points were tried
-            continue
-        for b in range(j, j + size + 1):
-            for a in range(i, i + size + 1):
-                grid[b][a] = name
-    for (i, j), seen in tried.items():
-        grid[j][i] = seen
-    return grid
 
 
 def sentences(found: dict[str, Any]) -> list[str]:

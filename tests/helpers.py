@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def trainer(
     return cls(
         to_config(cfg), folder, world or World(), (FileSink(), *sinks), plain_config=plain, say=lambda text: None
     )
+
+
+def resumed(folder: Path, *overrides: str, **changes: Any) -> Any:
+    """The trainer that continues the run in a folder. changes: of its configuration."""
+    run = trainer(folder, *overrides)
+    run.config = replace(run.config, resume=str(folder), **changes)
+    return run
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -57,24 +57,14 @@ SAME = {
         *("+data.kwargs.samples=50", "data.workers=1", "accumulation.steps=3", "trainer.epochs=3", "seed=7"),
     ),
     "terms": (
-        *(
-            "model=custom",
-            "model.target=streams:Tagger",
-            "optimizer=sgd",
-            "data=custom",
-            "data.target=streams:sentences",
-        ),
+        *("model=custom", "model.target=streams:Tagger", "optimizer=sgd", "data=custom"),
+        *("data.target=streams:sentences",),
         *("+data.kwargs.samples=50", "data.collate=streams:padded", "loss=custom", "loss.target=streams:terms"),
         *("accumulation.steps=3", "trainer.epochs=3", "seed=7"),
     ),
     "late": (
-        *(
-            "model=custom",
-            "model.target=streams:Tagger",
-            "optimizer=sgd",
-            "data=custom",
-            "data.target=streams:sentences",
-        ),
+        *("model=custom", "model.target=streams:Tagger", "optimizer=sgd", "data=custom"),
+        *("data.target=streams:sentences",),
         *("+data.kwargs.samples=50", "data.collate=streams:padded", "loss=custom", "loss.target=streams:pair"),
         *("accumulation.steps=3", "trainer.epochs=3", "seed=7"),
     ),

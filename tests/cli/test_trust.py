@@ -24,12 +24,8 @@ OWN = ("model=custom", "model.target=nets:net", "trainer.epochs=1", "data.sample
     "override",
     [
         *("model.target=os:system", "+model.kwargs.a={target:os.system}", "seed=${oc.env:HOME}", "clip=../../tmp/x"),
-        *(
-            "hydra.job_logging.handlers.x._target_=os.system",
-            "hydra.launcher.setup=[id]",
-            "~hydra.callbacks",
-            "hydra/output=x",
-        ),
+        *("hydra.job_logging.handlers.x._target_=os.system", "hydra.launcher.setup=[id]", "~hydra.callbacks"),
+        *("hydra/output=x",),
         *("+hydra.job.env_set.A=1", "logger=wandb", "logger.wandb.project=x", "hydra.searchpath=[file:///tmp]"),
     ],
 )

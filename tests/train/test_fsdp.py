@@ -1,6 +1,5 @@
 """A model that is divided among ranks is the same model: as in one process, as under DDP, and resumed anywhere."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from forked import Commands, told
 from fsdp_ranks import AS_DDP, FSDP
-from helpers import HERE, differences, load, metrics, trainer
+from helpers import HERE, differences, load, metrics, resumed, trainer
 from ranks import DIGITS, SAME
 
 from gradlab.base.distributed import World
@@ -183,8 +182,7 @@ def test_a_checkpoint_is_resumed_on_any_number_of_ranks(tmp_path: Path, folder: 
     """Begun on two ranks and ended in a plain process, or the reverse: the run of one process."""
     one = trainer(tmp_path, *DIGITS, "data.batch_size=8")
     one.run()
-    again = trainer(folder / "begun_by_two", *DIGITS, "data.batch_size=8")
-    again.config = replace(again.config, resume=str(folder / "begun_by_two"))
+    again = resumed(folder / "begun_by_two", *DIGITS, "data.batch_size=8")
     said: list[str] = []
     again.say = said.append
     again.run()

@@ -10,14 +10,8 @@ from gradlab.base.option import Invalid
 from gradlab.train.recompute import recompute_
 
 RUN = (
-    *(
-        "model=transformer",
-        "model.layers=2",
-        "model.width=16",
-        "model.dropout=0.2",
-        "data.length=16",
-        "data.samples=20",
-    ),
+    *("model=transformer", "model.layers=2", "model.width=16", "model.dropout=0.2", "data.length=16"),
+    *("data.samples=20",),
     *("data.batch_size=4", "accumulation.steps=2", "clip=norm", "trainer.epochs=2"),
 )
 BLOCKS = "trainer.checkpoint_blocks=blocks\\.\\d+"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from forked import Commands
-from helpers import differences, load, metrics, of_the_run, trainer, wait_for
+from helpers import differences, load, metrics, of_the_run, resumed, trainer, wait_for
 
 from gradlab.base.option import Invalid
 from gradlab.train import build, checkpoint, snapshot
@@ -23,14 +23,8 @@ from gradlab.train.trainer import Trainer
 # Dropout, noise, a moving loss scale with skipped updates, a clip that remembers, a schedule, and a remainder: 10
 # samples make micro-batches of 3, 3, 3 and 1, and windows of 6 and 4.
 EVERYTHING = (
-    *(
-        "model=transformer",
-        "model.layers=1",
-        "model.width=16",
-        "model.dropout=0.1",
-        "data.length=8",
-        "data.batch_size=3",
-    ),
+    *("model=transformer", "model.layers=1", "model.width=16", "model.dropout=0.1", "data.length=8"),
+    *("data.batch_size=3",),
     *("data.samples=10", "data.test_samples=4", "data.variable_length=true", "accumulation.steps=2", "noise=gaussian"),
     *("precision=fp16", "precision.growth_interval=2", f"precision.init_scale={2.0**20}", "clip=autoclip"),
     *("clip.history=5", "schedule=warmup_cosine", "schedule.warmup=3", "monitor.every=2"),
@@ -45,12 +39,6 @@ class Copying(Trainer):
             sink.save()
         shutil.copytree(self.folder, self.folder.with_name(f"killed_{self.update.attempts}"))
         return super().stop_asked()
-
-
-def resumed(folder: Path, *overrides: str, **changes: Any) -> Trainer:
-    run = trainer(folder, *overrides)
-    run.config = replace(run.config, resume=str(folder), **changes)
-    return run
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -1,12 +1,11 @@
 """Weights that are evaluated and not trained: their moving average, or what a schedule-free optimizer makes of them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import composed, differences, load, metrics, of_the_run, trainer, updates, weights
+from helpers import composed, differences, load, metrics, of_the_run, resumed, trainer, updates, weights
 from nets import Tiny
 
 from gradlab.base.option import Invalid
@@ -81,9 +80,7 @@ def test_killed_and_resumed_it_ends_the_same_and_an_evaluation_changes_no_bit(
     trainer(tmp_path / "whole", *TINY, *given).run()
     trainer(tmp_path / "blind", *TINY, *given, "trainer.evaluate_every=0").run()
     trainer(tmp_path / "two", *TINY, *given, "trainer.updates=31", "trainer.evaluate_every=0").run()
-    again = trainer(tmp_path / "two", *TINY, *given)
-    again.config = replace(again.config, resume=str(tmp_path / "two"))
-    again.run()
+    resumed(tmp_path / "two", *TINY, *given).run()
     whole, blind, two = (of_the_run(load(tmp_path / name)) for name in ("whole", "blind", "two"))
     assert differences(whole["update"], two["update"]) == differences(whole["model"], two["model"]) == []
     assert differences(whole["update"], blind["update"]) == differences(whole["model"], blind["model"]) == []
@@ -105,8 +102,7 @@ def test_a_schedule_free_optimizer_is_evaluated_in_its_own_way(tmp_path: Path) -
 def test_an_average_may_begin_in_a_resumed_run_and_end(tmp_path: Path) -> None:
     trainer(tmp_path, *TINY, "trainer.updates=5").run()
     for given in ((AVERAGED,), ()):
-        again = trainer(tmp_path, *TINY, *given, "trainer.updates=7")
-        again.config = replace(again.config, resume=str(tmp_path))
+        again = resumed(tmp_path, *TINY, *given, "trainer.updates=7")
         again.begin()
         again.close()
         if again.update.ema is not None:

@@ -1,6 +1,5 @@
 """`optimizer=muon`: torch.optim.Muon and AdamW as one optimizer, equal to both stepped by hand, and resumed exactly."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from forked import Commands
-from helpers import differences, load, of_the_run, trainer, updates, weights
+from helpers import differences, load, of_the_run, resumed, trainer, updates, weights
 
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
@@ -122,9 +121,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path, case: str) -> None:
     given = (*TEXT, *MUON, "clip=norm", *MORE[case])
     for folder, number in (("whole", 10), ("two", 6)):
         trainer(tmp_path / folder, *given, f"trainer.updates={number}").run()
-    run = trainer(tmp_path / "two", *given)
-    run.config = replace(run.config, resume=str(tmp_path / "two"))
-    run.run()
+    resumed(tmp_path / "two", *given).run()
     assert not differences(of_the_run(load(tmp_path / "whole")), of_the_run(load(tmp_path / "two")))
     if case == "fp16":
         assert any(line["update/skipped"] for line in updates(tmp_path / "whole"))
@@ -132,8 +129,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path, case: str) -> None:
 
 def test_a_checkpoint_divided_otherwise_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, *TEXT, *MUON).run()
-    run = trainer(tmp_path, *TEXT, *MUON, "optimizer.adamw=embedding|positions|qkv")
-    run.config = replace(run.config, resume=str(tmp_path))
+    run = resumed(tmp_path, *TEXT, *MUON, "optimizer.adamw=embedding|positions|qkv")
     with pytest.raises(Invalid, match="does not fit the optimizer"):
         run.begin()
 

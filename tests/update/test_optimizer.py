@@ -1,14 +1,13 @@
 """Any optimizer by name, and parameter groups: equal to plain PyTorch loops, resumed exactly, refused in a line."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import composed, differences, load, of_the_run, sampled, trainer, updates
+from helpers import composed, differences, load, of_the_run, resumed, sampled, trainer, updates
 from nets import Tiny
 
 from gradlab.base.option import Invalid
@@ -35,12 +34,6 @@ def plain_loop(run: Any, optimizer: torch.optim.Optimizer, model: torch.nn.Modul
         for group, scale in zip(optimizer.param_groups, scales, strict=True):
             group["lr"] = lr * min(1.0, (update + 1) / 8) * scale
         optimizer.step()
-
-
-def resumed(folder: Path, *overrides: str) -> Any:
-    run = trainer(folder, *overrides)
-    run.config = replace(run.config, resume=str(folder))
-    return run
 
 
 def copy_of(run: Any) -> torch.nn.Module:

@@ -1,12 +1,11 @@
 """REINFORCE against plain loops; replayed episodes are the same; and a run resumes like any other."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import differences, load, metrics, of_the_run, trainer, updates, weights
+from helpers import differences, load, metrics, of_the_run, resumed, trainer, updates, weights
 
 from gradlab.base import randomness
 from gradlab.base.option import Invalid
@@ -142,9 +141,7 @@ def test_resumed_it_ends_the_same(tmp_path: Path, more: tuple[str, ...]) -> None
     short.stop_asked = lambda: short.update.attempts == 2  # type: ignore[method-assign]
     assert short.run().status == "interrupted"
     torch.rand(3)
-    rest = trainer(tmp_path / "part", *SMALL, *more)
-    rest.config = replace(rest.config, resume=str(tmp_path / "part"))
-    rest.run()
+    resumed(tmp_path / "part", *SMALL, *more).run()
     states = [of_the_run(load(tmp_path / name)) for name in ("whole", "part")]
     for state in states:
         state["random"][0].pop("python")  # a first import may draw from it

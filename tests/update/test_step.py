@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,10 +57,6 @@ def update_of(
 
 def cut(x: torch.Tensor, y: torch.Tensor, sizes: list[int]) -> list[MicroBatch]:
     return [MicroBatch(a, b) for a, b in zip(x.split(sizes), y.split(sizes), strict=True)]
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
 
 
 @settings(deadline=None, max_examples=40)

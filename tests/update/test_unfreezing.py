@@ -1,6 +1,5 @@
 """A parameter that is unfrozen during training is trained from then on, as a plain PyTorch loop does it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from forked import Commands
-from helpers import differences, load, of_the_run, trainer, updates
+from helpers import differences, load, of_the_run, resumed, trainer, updates
 from nets import Unfreezing
 from test_muon import Both
 
@@ -98,8 +97,7 @@ def test_stopped_and_resumed_it_ends_the_same(tmp_path: Path, case: str, stop: i
         given += ("+model.kwargs.until=8",)
     for folder, number in (("whole", 12), ("two", stop)):
         trainer(tmp_path / folder, *given, f"trainer.updates={number}").run()
-    run = trainer(tmp_path / "two", *given)
-    run.config = replace(run.config, resume=str(tmp_path / "two"))
+    run = resumed(tmp_path / "two", *given)
     said: list[str] = []
     run.say = said.append
     run.run()

@@ -17,7 +17,7 @@ EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "s
 HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
 
-ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+BAD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that the values of a damaged or foreign file cause, wherever they are used."""
 
 MORE = {

@@ -103,7 +103,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def standing(path: Path, size: int) -> int:
+def intact(path: Path, size: int) -> int:
     """Bytes of a file of lines that a resumed run continues after: never more than there are.
 
     Lines that cannot be read are taken out of its first `size` bytes: others could not read the file.

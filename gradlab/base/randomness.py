@@ -72,7 +72,7 @@ SPARE: list[Any] = []
 
 
 @contextmanager
-def unmoved() -> Iterator[None]:
+def generators_restored() -> Iterator[None]:
     """Code after the block draws on the CPU as if the block had not run. The block seeds what it draws from.
 
     NumPy's generator is put aside, which takes a hundredth of what its state takes to copy; the second of a pair of
@@ -107,14 +107,14 @@ def put_aside(own: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """What the block draws on the CPU depends on the seed alone; code after it draws as if it had not run."""
-    with unmoved():
+    with generators_restored():
         seed_cpu(seed)
         yield
 
 
-class Apart:
+class OwnGenerators:
     """Blocks that draw on the CPU from generators of their own, one block where the last one ended."""
 
     def __init__(self, seed: int) -> None:

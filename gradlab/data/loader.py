@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from gradlab.base.option import Invalid
-from gradlab.base.randomness import Apart, mix, set_random_state
+from gradlab.base.randomness import OwnGenerators, mix, set_random_state
 from gradlab.data.reader import Key, single, tensors
 from gradlab.data.stream import BATCHES, DataStream
 from gradlab.data.tree import leaves, mapped
@@ -33,7 +33,7 @@ class Loader(DataStream):
     """The epoch in which a resumed run goes on."""
     known: dict[str, Any] | None = field(default=None, repr=False)
     """What `place` returns until the next batch is read."""
-    reached: tuple[int, int, Apart] | None = field(default=None, repr=False)
+    reached: tuple[int, int, OwnGenerators] | None = field(default=None, repr=False)
     """Epoch, how many of its batches were read, and their generators; None where this is not the position."""
     by_batch: ClassVar[bool] = True
 
@@ -80,7 +80,7 @@ class Loader(DataStream):
 
         kept: what `place` returned after some of them, which are then left out.
         """
-        own = Apart(mix(self.reader.seed, epoch))
+        own = OwnGenerators(mix(self.reader.seed, epoch))
         coming, self.reached = None, None
         for place in count(kept["read"] if kept else 0):
             try:

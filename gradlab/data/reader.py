@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.randomness import unmoved, mix, numbers_of_each, seed_cpu
+from gradlab.base.randomness import generators_restored, mix, numbers_of_each, seed_cpu
 from gradlab.base.visible import listed
 from gradlab.data.tree import leaves, mapped
 
@@ -38,7 +38,7 @@ class Reader:
 
     def __getitem__(self, key: Key) -> tuple[Key, Any]:
         """The batch, or an `Unreadable`: an exception would arrive from another process as its traceback."""
-        with unmoved():  # once for all samples: it takes longer than most of them
+        with generators_restored():  # once for all samples: it takes longer than most of them
             if self.draws:
                 return key, self.read(*key)
             first = self.undrawn is None

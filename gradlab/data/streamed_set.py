@@ -11,7 +11,7 @@ import torch
 from gradlab.base.importing import calling, load_callable
 from gradlab.base.limits import MOST_AT_ONCE
 from gradlab.base.option import Invalid, one_of, require
-from gradlab.base.randomness import drawn_from
+from gradlab.base.randomness import seeded
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.batch_format import DIMENSIONS, BatchFormat
 from gradlab.data.budget import BatchReader, Budgeted, budgeted
@@ -96,7 +96,7 @@ class StreamedSet(Data):
             return ""  # `stack` says what is wrong
         if isinstance(samples, tuple) or hasattr(samples, "tensors"):
             return ""
-        with drawn_from(0):
+        with seeded(0):
             try:
                 sample = samples[0]
                 if isinstance(sample, Mapping) or any(isinstance(part, Mapping | tuple) for part in sample):

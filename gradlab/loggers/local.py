@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.json_lines import Lines, read_lines, standing
+from gradlab.base.json_lines import Lines, intact, read_lines
 
 NAMES = ("metrics.jsonl", "layers.jsonl")
 
@@ -32,7 +32,7 @@ class RunFiles:
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        keep = self.kept = [standing(folder / name, size) for name, size in zip(NAMES, keep, strict=True)]
+        keep = self.kept = [intact(folder / name, size) for name, size in zip(NAMES, keep, strict=True)]
         self.metrics = Lines(folder / NAMES[0], keep[0])
         if header is not None:
             self.layers = Lines(folder / NAMES[1], keep[1])

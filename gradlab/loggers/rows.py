@@ -9,8 +9,8 @@ from typing import Any
 from gradlab.loggers.thinning import even
 from gradlab.update.recorder import Layers
 
-PER_LAYER = {"grad/layer": "grad/layer", "update/ratio": "update/ratio"}
-"""Columns of layers.jsonl that are logged, and the beginning of their names in W&B."""
+PER_LAYER = ("grad/layer", "update/ratio")
+"""Columns of layers.jsonl that are logged, a metric for each parameter."""
 FINDINGS = ("severity", "code", "began", "sentence", "causes", "evidence")
 """Columns of the table of findings."""
 
@@ -19,7 +19,7 @@ def finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def visible(metrics: dict[str, Any]) -> dict[str, Any]:
+def with_nonfinite(metrics: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics. W&B's charts leave out NaN and Inf: each is counted by a metric of its own too."""
     return metrics | {f"nonfinite/{name}": 1 for name, value in metrics.items() if not finite(value)}
 
@@ -27,11 +27,11 @@ def visible(metrics: dict[str, Any]) -> dict[str, Any]:
 def of_layers(names: Sequence[str], layers: Layers, most: int) -> dict[str, Any]:
     """Values of at most `most` parameters, and how many of all are not finite."""
     made: dict[str, Any] = {}
-    for column, prefix in PER_LAYER.items():
+    for column in PER_LAYER:
         values = layers.get(column) or []
         for i in even(min(len(names), len(values)), most):
             if values[i] is not None:
-                made[f"{prefix}/{names[i]}"] = values[i]
+                made[f"{column}/{names[i]}"] = values[i]
     bad = sum(not finite(value) for value in layers.get("grad/layer") or [])
     return made | ({"nonfinite/layers": bad} if bad else {})
 

@@ -89,7 +89,7 @@ class TensorBoardLogger:
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Every number of a line. NaN and Inf are kept; each is counted by a metric of its own too."""
         self.update = metrics["update"]
-        numbers = rows.visible(metrics)
+        numbers = rows.with_nonfinite(metrics)
         every = self.option.layers_every
         look = layers if every and layers and metrics["attempt"] >= self.next_look else None
         if look is not None:

@@ -33,10 +33,8 @@ def even(count: int, wanted: int) -> list[int]:
 
 
 def telling(lines: Sequence[dict[str, Any]], buckets: int) -> set[int]:
-    """Of each part of the run the extremes of KEYS; where skipping begins or ends, or the loss scale changes by itself;
-
-    where a number is not finite first; every evaluation.
-    """
+    """The lines to keep: of each part of the run the extremes of KEYS, and the first of them that is not finite; every
+    evaluation; and where skipping begins or ends, or the loss scale grows."""
     chosen: set[int] = set()
     size = max(1, -(-len(lines) // buckets))
     for start in range(0, len(lines), size):

@@ -40,9 +40,9 @@ class Passes:
     def seconds(self) -> dict[str, float]:
         """Time of all forward passes of the update, and of the rest: loss functions and backward passes."""
         first, *between, last = self.moments
-        forward = sum(self.apart(a, b) for a, b in zip(between[::2], between[1::2], strict=True))
-        return {"time/forward": forward, "time/backward": self.apart(first, last) - forward}
+        forward = sum(self.elapsed(a, b) for a, b in zip(between[::2], between[1::2], strict=True))
+        return {"time/forward": forward, "time/backward": self.elapsed(first, last) - forward}
 
-    def apart(self, a: Any, b: Any) -> float:
+    def elapsed(self, a: Any, b: Any) -> float:
         seconds: float = a.elapsed_time(b) / 1e3 if self.cuda else b - a
         return seconds

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gradlab.base.errors import ODD, explain
+from gradlab.base.errors import BAD_VALUES, explain
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
 from gradlab.base.regular_file import regular
@@ -24,7 +24,7 @@ def reading(folder: Path) -> Iterator[None]:
     """Turn what damaged values in a folder's files cause into `Invalid`, in one line."""
     try:
         yield
-    except ODD as error:
+    except BAD_VALUES as error:
         if explain(error) is not None:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -117,13 +117,13 @@ class FolderFiles:
             self.unreadable[name] = str(error)
             return {}
 
-    def read_part(self, name: str, part: str) -> dict[str, Any]:
-        """The mapping under a key of a YAML file."""
+    def read_hydra(self, name: str) -> dict[str, Any]:
+        """The mapping under `hydra` in a YAML file."""
         whole = self.read_yaml(name)
-        found = whole.get(part) if isinstance(whole, dict) else None
+        found = whole.get("hydra") if isinstance(whole, dict) else None
         if not isinstance(found, dict):
             if (self.path / name).exists():
-                self.unreadable.setdefault(name, f"it holds no {part}")
+                self.unreadable.setdefault(name, "it holds no hydra")
             return {}
         return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from gradlab.base.errors import ODD
+from gradlab.base.errors import BAD_VALUES
 from gradlab.base.fields import dotted, fields_of_yaml
 from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
@@ -140,7 +140,7 @@ class RunRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote of itself."""
-        return self.read_part(".hydra/hydra.yaml", "hydra")
+        return self.read_hydra(".hydra/hydra.yaml")
 
     @property
     def config_dirs(self) -> list[str]:
@@ -274,7 +274,7 @@ class RunRecord(FolderFiles):
                 v is None or (name not in COUNTS if isinstance(v, float) else abs(v) < 2**63)
                 for name, v in found.items()
             )
-        except ODD:  # written by another program
+        except BAD_VALUES:  # written by another program
             return {}
         return found if sound and "metrics.jsonl" not in self.unreadable else {}
 

@@ -32,7 +32,7 @@ class SweepRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote into multirun.yaml; empty where that cannot be read."""
-        return self.read_part(COPY if (self.path / COPY).is_file() else "multirun.yaml", "hydra")
+        return self.read_hydra(COPY if (self.path / COPY).is_file() else "multirun.yaml")
 
 
 def swept(overrides: Sequence[Sequence[str]]) -> list[str]:

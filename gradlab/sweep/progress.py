@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.errors import ODD
+from gradlab.base.errors import BAD_VALUES
 from gradlab.runs.record import RunRecord
 
 PAUSES = (4.0, 6.0, 10.0, 20.0, 40.0)
@@ -71,7 +71,7 @@ class SweepWatch:
         for seconds in chain(PAUSES, repeat(60.0)):
             if self.stopped.wait(seconds):
                 return
-            with suppress(OSError, *ODD):  # the folder is removed, or damaged; what is printed is no longer read
+            with suppress(OSError, *BAD_VALUES):  # the folder is removed, or damaged; what is printed is no longer read
                 print(self.text(), flush=True)
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class SweepWatch:
     def part(self, job: str) -> float:
         """How much of its updates a job has made."""
         folder, line = self.folder / job, dict[str, Any]()
-        with suppress(OSError, *ODD), (folder / "metrics.jsonl").open("rb") as file:
+        with suppress(OSError, *BAD_VALUES), (folder / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST))
             line |= json.loads(file.read().splitlines()[-2])  # the last may not be whole
         planned, update = RunRecord(folder).environment.get("planned"), line.get("update")

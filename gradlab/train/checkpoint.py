@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.errors import ODD
+from gradlab.base.errors import BAD_VALUES
 from gradlab.base.option import Invalid
 from gradlab.base.signals import handled
 
@@ -73,11 +73,11 @@ def load(field: str, path: Path, device: torch.device | str = "cpu", needed: Col
 
 @contextmanager
 def taken(field: str, path: Path) -> Iterator[None]:
-    """What is taken from a checkpoint has to be what was put there: else `Invalid`, in one line."""
+    """Raise `Invalid`, in one line, where the block fails because of what a checkpoint holds."""
     try:
         yield
     except Invalid:
         raise
-    except (*ODD, RuntimeError) as error:
+    except (*BAD_VALUES, RuntimeError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise Invalid(field, path, f"holds values that no checkpoint has ({why})") from error

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradlab.base.randomness import Apart, drawn_from, unmoved
+from gradlab.base.randomness import OwnGenerators, generators_restored, seeded
 from gradlab.data.reader import Reader, stacked
 
 WAYS = {
@@ -49,22 +49,22 @@ def numbers() -> tuple[float, float, float]:
 
 
 def test_what_follows_a_block_draws_as_if_it_had_not_been() -> None:
-    with drawn_from(3):
+    with seeded(3):
         whole = [numbers() for _ in range(3)]
-    with drawn_from(3):
+    with seeded(3):
         first = numbers()
-        with pytest.raises(KeyError), unmoved():
+        with pytest.raises(KeyError), generators_restored():
             numbers()
             raise KeyError
-        with unmoved(), drawn_from(7):
+        with generators_restored(), seeded(7):
             numbers()
         assert [first, numbers(), numbers()] == whole
 
 
 def test_blocks_go_on_where_their_last_one_ended() -> None:
-    with drawn_from(1):
+    with seeded(1):
         whole = [numbers() for _ in range(4)]
-    one, other, found = Apart(1), Apart(2), []
+    one, other, found = OwnGenerators(1), OwnGenerators(2), []
     for _ in range(4):
         with one():
             found.append(numbers())

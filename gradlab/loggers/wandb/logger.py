@@ -109,7 +109,7 @@ class WandbLogger:
         while (line := self.waiting.get()) is not None:
             try:
                 step, metrics, layers = line
-                self.run.log(rows.visible(metrics) | self.of_layers(metrics, layers), step=step, commit=True)
+                self.run.log(rows.with_nonfinite(metrics) | self.of_layers(metrics, layers), step=step, commit=True)
             except Exception as error:
                 self.fault = error
                 return

@@ -68,9 +68,9 @@ class World:
             torch.distributed.barrier()
 
 
-def under_torchrun(environment: Any = os.environ) -> bool:
+def under_torchrun() -> bool:
     """Whether a launcher set the rank and size of a world."""
-    return "RANK" in environment and "WORLD_SIZE" in environment
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def world() -> World:

@@ -18,11 +18,11 @@ def number(value: float) -> str:
 class Progress:
     """Speaks on rank 0; silent elsewhere. `say` prints a sentence without breaking the live line."""
 
-    def __init__(self, mode: str, total: int, main: bool) -> None:
-        """total: planned updates."""
+    def __init__(self, mode: str, main: bool) -> None:
         terminal = sys.stdout.isatty()
         self.mode = "none" if not main else ("live" if terminal else "plain") if mode == "auto" else mode
-        self.main, self.total = main, total
+        self.main, self.total = main, 0
+        """total: planned updates, once they are known."""
         self.live: Any = None
         self.last = time.monotonic()
         self.skipped = 0

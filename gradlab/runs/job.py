@@ -90,7 +90,7 @@ class Job(Sink):
             config.init_from = pretrained(config, world)
         self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
         self.remedy, self.views = remedy, views
-        self.progress = Progress(config.trainer.progress, 0, world.main)
+        self.progress = Progress(config.trainer.progress, world.main)
         self.trainer = make(config, folder, world, (FileSink(), self), plain, self.progress.say)
         self.stream = MetricStream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradlab.base.command import INTERRUPTED, WRONG, command, identity, quoted
+from gradlab.base.command import INTERRUPTED, WRONG, command, identity, key, quoted
 from gradlab.base.option import Invalid
 from gradlab.config.compose import SILENT
 from gradlab.runs.record import RunRecord
@@ -113,13 +113,11 @@ def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[st
     changed = [o for o in given if not o.startswith(("hydra/", "hydra."))]
     if changed:
         raise Invalid("resume", folder, f"a sweep resumes with its own overrides; {' '.join(changed)} would change it")
-    mine = [o.partition("=")[0].lstrip("+") for o in given]
+    mine = [key(o) for o in given]
     others = [o for o in others if o not in SILENT]  # every rank writes multirun.yaml, and rank 0 not always last
     replaced = {"hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", *mine}
     groups = tuple(f"{name.replace('/', '.')}." for name in mine if "/" in name)  # its fields go with an option
-    kept = [
-        o for o in others if (key := o.partition("=")[0].lstrip("+")) not in replaced and not key.startswith(groups)
-    ]
+    kept = [o for o in others if key(o) not in replaced and not key(o).startswith(groups)]
     flags = ["--multirun", f"--config-name={name}"]
     flags += [f"--config-dir={source['path']}" for source in sources if source["provider"] == "command-line"]
     return flags, [*task, *kept], [f"hydra.sweep.dir={quoted(folder)}", "hydra.callbacks.gradlab.goes_on=true"]

@@ -58,7 +58,7 @@ def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> t
 def train(composed: DictConfig, folder: Path, progress: str) -> None:
     """Run an experiment for its weights."""
     config = to_config(composed)
-    shown = Progress(progress, 0, True)
+    shown = Progress(progress, True)
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(composed, folder / "config.yaml", resolve=True)
     plain: Any = OmegaConf.to_container(composed, resolve=True)

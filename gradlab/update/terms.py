@@ -35,9 +35,8 @@ class TermsUpdate(Update):
         state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
         with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():
             for batch in window:
-                found = self.loss.term_sums(self.module(batch.inputs), batch.targets)[
-                    1
-                ]  # of a divided model on all ranks
+                # of a divided model on all ranks, also those whose batch does not count
+                _, found = self.loss.term_sums(self.module(batch.inputs), batch.targets)
                 counts += found if batch.counts else 0.0
         set_random_state(state)
         self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))

@@ -51,9 +51,8 @@ class StableAdamW(torch.optim.Optimizer):
                     }
                 state["step"] += 1
                 t, mean, square = state["step"].item(), state["exp_avg"], state["exp_avg_sq"]
-                first, second = (
-                    (1 - beta) / (1 - beta**t) for beta in group["betas"]
-                )  # 1 at first: no bias to correct
+                # 1 at first: no bias to correct
+                first, second = ((1 - beta) / (1 - beta**t) for beta in group["betas"])
                 mean.lerp_(p.grad, first)
                 square.mul_(1 - second).addcmul_(p.grad, p.grad, value=second)
                 size = (p.grad.square() / square.clamp(min=eps**2)).mean().sqrt()

@@ -129,12 +129,13 @@ def test_lines_say_what_is_not_finite_and_lose_at_most_the_line_that_a_kill_cut(
 
 
 def test_progress_counts_what_was_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("plain", 10, True)
+    progress = Progress("plain", True)
+    progress.total = 10
     progress.last = -math.inf
     line = {"update": 1, "epoch": 1, "train/loss": 2.0, "grad/norm": math.inf, "amp/scale": 4.0, "clip/fraction": 0.25}
     progress.log(line | {"update/skipped": True})
     assert capsys.readouterr().out == "update 1/10  epoch 1  loss 2  norm inf  scale 4  clipped 25%  skipped 1\n"
-    silent = Progress("auto", 10, False)
+    silent = Progress("auto", False)
     silent.last = -math.inf
     silent.log(line | {"update/skipped": True})
     silent.say("nothing")

@@ -200,6 +200,7 @@ def test_seeds_of_episodes_depend_on_the_seed_of_the_data_alone() -> None:
     assert one.spec == SPEC and len(set(one.train.inputs.tolist() + one.test.inputs.tolist())) == 55
 
 
+@pytest.mark.slow
 def test_the_experiment_diverges_and_clipping_cures_it(tmp_path: Path) -> None:
     """A third of the experiment: without clipping the return falls, with clipping it grows."""
     last = []

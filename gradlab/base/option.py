@@ -59,6 +59,19 @@ def require(condition: bool, field: str, given: Any, allowed: str) -> None:
         raise Invalid(field, given, f"must be {allowed}")
 
 
+def at_least(option: object, **least: float) -> None:
+    """Raise `Invalid` unless these fields of an option are no less, or null."""
+    for field, bound in least.items():
+        given = getattr(option, field)
+        require(given is None or given >= bound, field, given, f">= {bound}")
+
+
+def above_zero(option: object, *fields: str) -> None:
+    """Raise `Invalid` unless these fields of an option are more than 0."""
+    for field in fields:
+        require(getattr(option, field) > 0, field, getattr(option, field), "> 0")
+
+
 def one_of(field: str, given: Any, allowed: Sequence[str]) -> None:
     """Raise `Invalid` unless the value is one of those allowed."""
     require(given in allowed, field, given, f"one of {', '.join(allowed)}")

@@ -18,9 +18,7 @@ from omegaconf import Container, DictConfig, OmegaConf, flag_override, open_dict
 
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import Usage
-from gradlab.config.compose import check
-from gradlab.config.remedy import treated
-from gradlab.config.schema import to_config
+from gradlab.cli.job import compose
 
 
 def show_config(args: argparse.Namespace, main_rank: bool) -> None:
@@ -49,9 +47,7 @@ def composed(args: argparse.Namespace) -> DictConfig:
     task = copy.deepcopy(cfg)
     with read_write(task), open_dict(task):
         del task["hydra"]
-    config = to_config(task)
-    check(config)
-    made = treated(task, args.overrides, config)
+    made = compose(task, args.overrides)
     if made.remedy:
         with flag_override(cfg, ["struct", "readonly"], [False, False]):
             for name in made.composed:

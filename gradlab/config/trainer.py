@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from gradlab.base.limits import MOST_AT_ONCE
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import at_least, one_of, option, require
 
 
 @option("trainer", "default")
@@ -62,16 +62,12 @@ class TrainerOption:
     """auto: live in a terminal, plain lines elsewhere; live, plain, none."""
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs", self.epochs, ">= 1")
+        at_least(self, epochs=1, evaluate_every=0, patience=1, checkpoint_every=0, fsdp_replicas=1)
         require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
         require(self.ema is None or 0 < self.ema < 1, "ema", self.ema, "null or in (0, 1)")
-        require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
         require(self.hopeless is None or self.hopeless > 1, "hopeless", self.hopeless, "null or > 1")
-        require(self.patience >= 1, "patience", self.patience, ">= 1")
-        require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
         few = self.threads is None or 1 <= self.threads <= MOST_AT_ONCE
         require(few, "threads", self.threads, f"null or in [1, {MOST_AT_ONCE}]")
-        require(self.fsdp_replicas >= 1, "fsdp_replicas", self.fsdp_replicas, ">= 1")
         one_of("parallel", self.parallel, ("ddp", "fsdp"))
         one_of("device", self.device, ("auto", "cpu", "cuda"))
         one_of("progress", self.progress, ("auto", "live", "plain", "none"))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradlab.base.option import option
-from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
+from gradlab.base.option import at_least, option
+from gradlab.data.base import Data, Splits, check_seed, generator, split_off
 from gradlab.data.spec import Spec
 
 
@@ -34,9 +34,7 @@ class AddingData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("length", self.length, 2)
-        at_least("samples", self.samples, 1)
-        at_least("test_samples", self.test_samples, 0)
+        at_least(self, length=2, samples=1, test_samples=0)
         check_seed(self.seed)
 
     def load(self, device: torch.device) -> Splits:

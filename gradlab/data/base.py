@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from gradlab.base.option import require
+from gradlab.base.option import at_least, require
 from gradlab.data.spec import Spec
 
 IGNORE = -100
@@ -118,7 +118,7 @@ class Data:
     """Training samples that are left out, by their places in the set, counted from 0."""
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
+        at_least(self, batch_size=1)
 
     def without_excluded(self, train: Split) -> Split:
         """A training set without the samples that `without` names."""
@@ -134,11 +134,6 @@ class Data:
     def load(self, device: torch.device) -> Splits:
         """Read or generate the data on the device; raise `Invalid` where it is missing or unusable."""
         raise NotImplementedError
-
-
-def at_least(field: str, given: int | None, least: int) -> None:
-    """Raise `Invalid` unless the number is null or no less."""
-    require(given is None or given >= least, field, given, f">= {least}")
 
 
 def check_seed(seed: int) -> None:

@@ -12,8 +12,8 @@ from typing import Optional
 
 import torch
 
-from gradlab.base.option import Invalid, option
-from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
+from gradlab.base.option import Invalid, at_least, option
+from gradlab.data.base import Data, Splits, check_seed, generator, split_off
 from gradlab.data.spec import Spec
 
 TEST = 360
@@ -31,7 +31,7 @@ class DigitsData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("samples", self.samples, 1)
+        at_least(self, samples=1)
         check_seed(self.seed)
 
     def load(self, device: torch.device) -> Splits:

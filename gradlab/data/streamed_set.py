@@ -10,9 +10,9 @@ import torch
 
 from gradlab.base.importing import calling, load_callable
 from gradlab.base.limits import MOST_AT_ONCE
-from gradlab.base.option import Invalid, one_of, require
+from gradlab.base.option import Invalid, at_least, one_of, require
 from gradlab.base.randomness import seeded
-from gradlab.data.base import Data, Splits, at_least
+from gradlab.data.base import Data, Splits
 from gradlab.data.batch_format import DIMENSIONS, BatchFormat
 from gradlab.data.budget import BatchReader, Budgeted, budgeted
 from gradlab.data.collate import KNOWN
@@ -68,11 +68,8 @@ class StreamedSet(Data):
             one_of("inputs", self.inputs, tuple(DIMENSIONS))
         if self.targets is not None:
             one_of("targets", self.targets, ("classes", "tokens", "values"))
-        at_least("outputs", self.outputs, 1)
+        at_least(self, outputs=1, prefetch=1, batches=1, max_tokens=1)
         require(0 <= self.workers <= MOST_AT_ONCE, "workers", self.workers, f"in [0, {MOST_AT_ONCE}]")
-        at_least("prefetch", self.prefetch, 1)
-        at_least("batches", self.batches, 1)
-        at_least("max_tokens", self.max_tokens, 1)
         if self.max_tokens and (self.without or not self.lengths):
             why = "cannot be given together with without" if self.lengths else "needs data.lengths"
             raise Invalid("max_tokens", self.max_tokens, why)

@@ -7,8 +7,8 @@ from math import inf, sqrt
 
 import torch
 
-from gradlab.base.option import one_of, option, require
-from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
+from gradlab.base.option import at_least, one_of, option, require
+from gradlab.data.base import Data, Splits, check_seed, generator, split_off
 from gradlab.data.spec import Spec
 
 
@@ -40,13 +40,9 @@ class SyntheticData(Data):
         super().__post_init__()
         one_of("task", self.task, ("classification", "regression", "counts"))
         classes = self.task == "classification"
-        at_least("features", self.features, 1)
-        at_least("outputs", self.outputs, 2 if classes else 1)
-        at_least("hidden", self.hidden, 0)
+        at_least(self, features=1, outputs=2 if classes else 1, hidden=0, samples=1, test_samples=0)
         fits = 0 <= self.noise <= 1 if classes else 0 <= self.noise < inf
         require(fits, "noise", self.noise, "in [0, 1]" if classes else ">= 0 and finite")
-        at_least("samples", self.samples, 1)
-        at_least("test_samples", self.test_samples, 0)
         check_seed(self.seed)
 
     def load(self, device: torch.device) -> Splits:

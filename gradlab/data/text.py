@@ -15,8 +15,8 @@ from typing import Optional
 
 import torch
 
-from gradlab.base.option import Invalid, option, require
-from gradlab.data.base import Data, Splits, TokenSplit, at_least, check_seed, generator
+from gradlab.base.option import Invalid, at_least, option, require
+from gradlab.data.base import Data, Splits, TokenSplit, check_seed, generator
 from gradlab.data.spec import Spec
 
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip"}
@@ -54,8 +54,7 @@ class TextData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_bytes", "length", "stride", "samples", "test_samples"):
-            at_least(name, getattr(self, name), 1)
+        at_least(self, max_bytes=1, length=1, stride=1, samples=1, test_samples=1)
         require(0 <= self.offset < 1, "offset", self.offset, "in [0, 1)")
         fits = 1 <= self.min_length <= self.length
         require(fits, "min_length", self.min_length, f"in [1, length={self.length}]")

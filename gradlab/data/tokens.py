@@ -13,8 +13,8 @@ from typing import Any, Optional
 import torch
 
 from gradlab.base.limits import MOST_AT_ONCE
-from gradlab.base.option import Invalid, one_of, option, require
-from gradlab.data.base import Data, Splits, at_least
+from gradlab.base.option import Invalid, at_least, one_of, option, require
+from gradlab.data.base import Data, Splits
 from gradlab.data.batch_format import BatchFormat
 from gradlab.data.reader import Reader, stacked
 from gradlab.data.spec import Spec
@@ -49,8 +49,7 @@ class TokensData(Data):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("dtype", self.dtype, ("uint8", "uint16", "uint32", "int32", "int64"))
-        for name in ("length", "vocabulary", "samples", "test_samples", "prefetch"):
-            at_least(name, getattr(self, name), 1)
+        at_least(self, length=1, vocabulary=1, samples=1, test_samples=1, prefetch=1)
         require(0 <= self.workers <= MOST_AT_ONCE, "workers", self.workers, f"in [0, {MOST_AT_ONCE}]")
 
     def load(self, device: torch.device) -> Splits:

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 import torch
 
-from gradlab.base.option import Invalid, option
-from gradlab.data.base import Data, Splits, TensorSplit, at_least
+from gradlab.base.option import Invalid, at_least, option
+from gradlab.data.base import Data, Splits, TensorSplit
 from gradlab.data.spec import Spec
 
 
@@ -27,8 +27,7 @@ class VisionData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("samples", self.samples, 1)
-        at_least("test_samples", self.test_samples, 1)
+        at_least(self, samples=1, test_samples=1)
 
     def read(self, option: str, name: str, train: bool) -> Any:
         """torchvision's data set `name`, which has `data` and `targets`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from gradlab.base.errors import Usage
-from gradlab.base.option import one_of, require
+from gradlab.base.option import at_least, one_of, require
 from gradlab.loggers.base import LoggerOption
 
 MODES = ("auto", "online", "offline", "disabled")
@@ -50,8 +50,7 @@ class WandbSettings(LoggerOption):
         one_of("code", self.code, ("git", "none"))
         one_of("artifacts", self.artifacts, ("none", "crash", "all"))
         require(0 < self.timeout < math.inf, "timeout", self.timeout, "> 0")
-        require(self.layers_every >= 0, "layers_every", self.layers_every, ">= 0")
-        require(self.max_layers >= 1, "max_layers", self.max_layers, ">= 1")
+        at_least(self, layers_every=0, max_layers=1)
         for name in ("project", "entity", "group", "name", "job_type"):
             given = getattr(self, name)
             require(given is None or 0 < len(given) <= 128, name, repr(given), "of 1 to 128 characters")
@@ -83,8 +82,7 @@ class TensorBoardSettings(LoggerOption):
     """Whether the run's figures are drawn at its end, which takes some seconds."""
 
     def __post_init__(self) -> None:
-        require(self.layers_every >= 0, "layers_every", self.layers_every, ">= 0")
-        require(self.max_layers >= 1, "max_layers", self.max_layers, ">= 1")
+        at_least(self, layers_every=0, max_layers=1)
 
     def check(self) -> None:
         from importlib.util import find_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradlab.base.option import option, require
+from gradlab.base.option import at_least, option
 
 
 @dataclass
@@ -52,8 +52,7 @@ class Summary(Monitor):
     time in later records."""
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, "every", self.every, ">= 1")
-        require(self.step_every >= 0, "step_every", self.step_every, ">= 0")
+        at_least(self, every=1, step_every=0)
 
     @property
     def layers(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import at_least, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.models.base import ANSWERS, STEPS, ModelOption, check_fit
 
@@ -39,8 +39,7 @@ class LSTMOption(ModelOption):
 
     def __post_init__(self) -> None:
         one_of("cell", self.cell, ("lstm", "gru", "rnn"))
-        require(self.layers >= 1, "layers", self.layers, ">= 1")
-        require(self.width >= 1, "width", self.width, ">= 1")
+        at_least(self, layers=1, width=1)
         one_of("nonlinearity", self.nonlinearity, ("tanh", "relu"))
         fits = self.nonlinearity == "tanh" or self.cell == "rnn"
         require(fits, "nonlinearity", self.nonlinearity, f"tanh with cell={self.cell}")

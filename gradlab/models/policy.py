@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import at_least, one_of, option
 from gradlab.data.spec import Spec
 from gradlab.models.base import ModelOption, check_fit
 
@@ -27,8 +27,7 @@ class PolicyOption(ModelOption):
     """Activation: sigmoid, tanh, relu or gelu."""
 
     def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, ">= 1")
-        require(self.width >= 1, "width", self.width, ">= 1")
+        at_least(self, layers=1, width=1)
         one_of("activation", self.activation, ("sigmoid", "tanh", "relu", "gelu"))
 
     def build(self, spec: Spec) -> nn.Module:

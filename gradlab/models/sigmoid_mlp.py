@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import at_least, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.models.base import ModelOption, check_fit
 
@@ -41,8 +41,7 @@ class SigmoidMLPOption(ModelOption):
     """Whether hidden layers are computed again in the backward pass instead of keeping their activations."""
 
     def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, ">= 1")
-        require(self.width >= 1, "width", self.width, ">= 1")
+        at_least(self, layers=1, width=1)
         one_of("activation", self.activation, ("sigmoid", "tanh", "relu", "gelu"))
         one_of("init", self.init, ("default", "xavier", "he", "orthogonal", "too_small", "too_large"))
         require(0 < self.gain < inf, "gain", self.gain, "> 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import at_least, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.models.base import ANSWERS, STEPS, ModelOption, check_fit
 
@@ -42,13 +42,11 @@ class TransformerOption(ModelOption):
     """Whether blocks are computed again in the backward pass instead of keeping their activations."""
 
     def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, ">= 1")
-        require(self.heads >= 1, "heads", self.heads, ">= 1")
+        at_least(self, layers=1, heads=1, mlp_ratio=1)
         require(
             self.width >= 1 and self.width % self.heads == 0, "width", self.width, f"a multiple of heads={self.heads}"
         )
         one_of("norm", self.norm, ("pre", "post", "final", "none"))
-        require(self.mlp_ratio >= 1, "mlp_ratio", self.mlp_ratio, ">= 1")
         one_of("activation", self.activation, ("gelu", "relu", "relu2"))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
         one_of("init", self.init, ("default", "gpt2"))

@@ -15,8 +15,6 @@ from gradlab.runs.outcome_class import finding_class, learns, outcome_class
 from gradlab.runs.record import REFUSED, RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
-FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
-"""Columns that come first; then whatever was swept, then the numbers, then `why`."""
 BEST = 10
 """Jobs that are named as the best, of several objectives."""
 REPEATS = ("seed",)
@@ -30,7 +28,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def row(job: RunRecord, sweep: SweepRecord) -> dict[str, Any]:
-    """One job's row."""
+    """One job's row: what all sweeps have, what was swept, the numbers, and `why`."""
     values = {key(o): value(o.partition("=")[2]) for o in job.overrides}
     numbers = numbers_of(job)
     first = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradlab.base.option import Invalid, option, require
+from gradlab.base.option import Invalid, at_least, option
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Fixed(Accumulation):
     """Micro-batches an update, on each rank."""
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps", self.steps, ">= 1")
+        at_least(self, steps=1)
 
     def steps_at(self, update: int, batch_size: int, world_size: int) -> int:
         return self.steps
@@ -45,7 +45,7 @@ class Target(Accumulation):
     """Samples an update over all ranks: a multiple of data.batch_size * world size."""
 
     def __post_init__(self) -> None:
-        require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
+        at_least(self, global_batch_size=1)
 
     def steps_at(self, update: int, batch_size: int, world_size: int) -> int:
         unit = batch_size * world_size
@@ -70,9 +70,7 @@ class Ramp(Accumulation):
     """Length of the ramp in updates."""
 
     def __post_init__(self) -> None:
-        require(self.start >= 1, "start", self.start, ">= 1")
-        require(self.end >= 1, "end", self.end, ">= 1")
-        require(self.updates >= 1, "updates", self.updates, ">= 1")
+        at_least(self, start=1, end=1, updates=1)
 
     @property
     def varies(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.option import option, require
+from gradlab.base.option import at_least, option, require
 from gradlab.update.optimizer import OptimizerOption, without_kernels
 
 
@@ -27,7 +27,7 @@ class Adafactor(OptimizerOption):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.beta2_decay <= 0, "beta2_decay", self.beta2_decay, "<= 0")
-        require(self.d >= 1, "d", self.d, ">= 1")
+        at_least(self, d=1)
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         given = without_kernels(self, shared) | {"foreach": self.foreach}

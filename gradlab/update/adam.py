@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradlab.base.option import option, require
+from gradlab.base.option import above_zero, option, require
 from gradlab.update.optimizer import OptimizerOption, column
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AdamOption(BetasOption):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.eps > 0, "eps", self.eps, "> 0")
+        above_zero(self, "eps")
 
     def moments(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"

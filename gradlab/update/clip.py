@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from gradlab.base.option import option, require
+from gradlab.base.option import above_zero, at_least, option, require
 from gradlab.update.gradients import Gradients, total_norm
 from gradlab.update.layers import layers_of
 
@@ -97,7 +97,7 @@ class NormClip(Clip):
     """Which norm: 2, 1 (the sum of magnitudes) or inf (the largest). The norm that is logged is always the L2 norm."""
 
     def __post_init__(self) -> None:
-        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+        above_zero(self, "max_norm")
         require(self.norm_type in (1, 2, inf), "norm_type", self.norm_type, "1, 2 or inf")
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
@@ -117,7 +117,7 @@ class ValueClip(Clip):
     """Largest magnitude of an element."""
 
     def __post_init__(self) -> None:
-        require(self.max_value > 0, "max_value", self.max_value, "> 0")
+        above_zero(self, "max_value")
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         gradients.clamp_(self.max_value)
@@ -155,7 +155,7 @@ class PerLayerClip(Clip):
     """Largest L2 norm of one layer's gradient."""
 
     def __post_init__(self) -> None:
-        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+        above_zero(self, "max_norm")
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
         layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
@@ -207,8 +207,7 @@ class AdaptiveClip(Clip):
     """Floor of the weight norm, without which weights that start at zero could never move."""
 
     def __post_init__(self) -> None:
-        require(self.factor > 0, "factor", self.factor, "> 0")
-        require(self.eps > 0, "eps", self.eps, "> 0")
+        above_zero(self, "factor", "eps")
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         pairs = [(p, g) for p, g in zip(gradients.params, gradients.tensors, strict=True) if g.numel()]
@@ -238,7 +237,7 @@ class AutoClip(Clip):
 
     def __post_init__(self) -> None:
         require(0 < self.percentile <= 100, "percentile", self.percentile, "in (0, 100]")
-        require(self.history >= 1, "history", self.history, ">= 1")
+        at_least(self, history=1)
 
     def init(self, device: torch.device) -> State:
         norms = torch.full((self.history,), float("nan"), dtype=torch.float64, device=device)
@@ -275,7 +274,7 @@ class ZClip(Clip):
     """Updates that only collect statistics."""
 
     def __post_init__(self) -> None:
-        require(self.z_max > 0, "z_max", self.z_max, "> 0")
+        above_zero(self, "z_max")
         require(0 < self.decay < 1, "decay", self.decay, "in (0, 1)")
         require(self.warmup >= 2, "warmup", self.warmup, ">= 2, for a variance to exist")
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from gradlab.base.option import Invalid, option, require
+from gradlab.base.option import Invalid, at_least, option, require
 from gradlab.update.schedule import Schedule, ramp
 
 
@@ -37,11 +37,9 @@ class Plateau(Schedule):
 
     def __post_init__(self) -> None:
         require(0 < self.gamma < 1, "gamma", self.gamma, "in (0, 1)")
-        require(self.patience >= 0, "patience", self.patience, ">= 0")
+        at_least(self, patience=0, cooldown=0, warmup=0)
         require(0 <= self.threshold < 1, "threshold", self.threshold, "in [0, 1)")
-        require(self.cooldown >= 0, "cooldown", self.cooldown, ">= 0")
         require(0 <= self.min_factor <= 1, "min_factor", self.min_factor, "in [0, 1]")
-        require(self.warmup >= 0, "warmup", self.warmup, ">= 0")
         require(self.metric.strip("-") != "", "metric", self.metric, "a metric of the evaluation, such as eval/loss")
         self.state: dict[str, float] = {"factor": 1.0, "best": inf, "bad": 0, "cooling": 0}
 

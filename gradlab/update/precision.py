@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradlab.base.option import Invalid, one_of, option, require
+from gradlab.base.option import Invalid, at_least, one_of, option, require
 
 SCALE_FLOOR = 2.0**-120
 """The scale stays above this: at about 2e-39 its reciprocal overflows in fp32, and unscaling makes infinities."""
@@ -99,11 +99,9 @@ class FP16(PrecisionOption):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.init_scale <= 2.0**127, "init_scale", self.init_scale, "> 0 and <= 2^127, which fp32 holds")
-        require(self.growth_factor >= 1, "growth_factor", self.growth_factor, ">= 1")
+        at_least(self, growth_factor=1, growth_interval=1, check_every=1)
         require(0 < self.backoff_factor <= 1, "backoff_factor", self.backoff_factor, "in (0, 1]")
-        require(self.growth_interval >= 1, "growth_interval", self.growth_interval, ">= 1")
         require(self.min_scale >= SCALE_FLOOR, "min_scale", self.min_scale, f">= {SCALE_FLOOR:.3g}")
-        require(self.check_every >= 1, "check_every", self.check_every, ">= 1")
         bound = f">= min_scale, which is {self.min_scale:g}"
         require(not self.enabled or self.init_scale >= self.min_scale, "init_scale", self.init_scale, bound)
         one_of("cpu_gemm", self.cpu_gemm, ("fast", "native"))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Optional
 import torch
 
 from gradlab.base.importing import calling, load_object
-from gradlab.base.option import option, require
+from gradlab.base.option import at_least, option, require
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Warmup(Schedule):
     """Updates of warm-up."""
 
     def __post_init__(self) -> None:
-        require(self.warmup >= 0, "warmup", self.warmup, ">= 0")
+        at_least(self, warmup=0)
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         return ramp(update, self.warmup)
@@ -94,7 +94,7 @@ class WarmupCosine(Schedule):
     """Final rate as a fraction of the full one."""
 
     def __post_init__(self) -> None:
-        require(self.warmup >= 0, "warmup", self.warmup, ">= 0")
+        at_least(self, warmup=0)
         require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
         require(0 <= self.min_factor <= 1, "min_factor", self.min_factor, "in [0, 1]")
 
@@ -122,7 +122,7 @@ class StepDecay(Schedule):
     """Factor of one step."""
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, "every", self.every, ">= 1")
+        at_least(self, every=1)
         require(0 < self.gamma <= 1, "gamma", self.gamma, "in (0, 1]")
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
@@ -171,8 +171,7 @@ class Restarts(Schedule):
     """Lowest rate as a fraction of the full one."""
 
     def __post_init__(self) -> None:
-        require(self.period >= 1, "period", self.period, ">= 1")
-        require(self.growth >= 1, "growth", self.growth, ">= 1")
+        at_least(self, period=1, growth=1)
         require(0 <= self.min_factor <= 1, "min_factor", self.min_factor, "in [0, 1]")
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:

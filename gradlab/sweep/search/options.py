@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Dict, List, Optional  # noqa: UP035  (omegaconf reads these)
 
-from gradlab.base.option import one_of, require
+from gradlab.base.option import at_least, one_of, require
 from gradlab.sweep.search.judge import CLASSES, JUDGES
 
 PLUGINS = "hydra_plugins.gradlab_sweepers"
@@ -69,7 +69,7 @@ class BoundaryOption(Rounds):
             require(fits, name, bound, "null or > 0" if log else "null or finite")
         if self.low is not None and self.high is not None:
             require(self.low < self.high, "low", self.low, f"less than high ({self.high})")
-        require(self.points_per_round >= 1, "points_per_round", self.points_per_round, ">= 1")
+        at_least(self, points_per_round=1)
         require(0 <= self.doublings <= 10, "doublings", self.doublings, "in [0, 10]")
         require(0 <= self.checks <= 1000, "checks", self.checks, "in [0, 1000]")
         require(self.seeds is None or len(set(self.seeds)) == len(self.seeds) > 0, "seeds", self.seeds, "distinct")
@@ -101,7 +101,7 @@ class QuadtreeOption(Rounds):
         fits = rest == 0 and ratio > 0 and ratio & (ratio - 1) == 0 and self.resolution <= 4096
         allowed = f"coarse ({self.coarse}) times a power of two, and at most 4096"
         require(fits, "resolution", self.resolution, allowed)
-        require(self.checks >= 0, "checks", self.checks, ">= 0")
+        at_least(self, checks=0)
 
 
 @dataclass

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gradlab.base.option import Invalid
-from gradlab.sweep.vectorized.lane_values import stack_options
 from gradlab.update.accumulation import Fixed, Ramp, Target
 from gradlab.update.noise import GaussianNoise
 from gradlab.update.plateau import Plateau
@@ -109,22 +108,6 @@ def test_plateau_follows_what_is_measured() -> None:
     for loss in (1.0, 2.0):
         used.observe({"eval/loss": loss})
     assert factors(used, 1) == [0.1] and factors(option, 1) == factors(option.resolve(9), 1) == [1]
-
-
-LANES = [
-    [WarmupStableDecay(4, 21, 0.1, 0.3), WarmupStableDecay(7, 37, 0.0, 0.3)],
-    [InverseSqrt(4), InverseSqrt(0)],
-    [Restarts(5, 2, 0.1), Restarts(5, 2, 0.3)],
-    [OneCycle(updates=20), OneCycle(updates=33, min_factor=0.5)],
-]
-
-
-@pytest.mark.parametrize("options", LANES, ids=lambda options: type(options[0]).__name__)
-def test_lanes_have_the_rates_of_runs_alone(options: list[Any]) -> None:
-    stacked = stack_options(options, torch.device("cpu"))
-    for update in range(45):
-        rates = stacked.factor(torch.tensor([update, update])).tolist()
-        assert rates == [option.factor(torch.tensor(update)).item() for option in options]
 
 
 def test_a_schedule_by_name_that_fails_is_told_in_a_line() -> None:

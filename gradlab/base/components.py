@@ -51,7 +51,7 @@ def plugins() -> tuple[str, ...]:
 
 
 def installed_plugins() -> list[str]:
-    """Those that installed packages name; importlib.metadata, slow to import, is asked only where there is one."""
+    """Plugins that installed packages name; importlib.metadata, slow to import, is asked only where there is one."""
     folders = (Path(folder) for folder in sys.path)
     files = (file for folder in folders for file in folder.glob("*-info/entry_points.txt"))
     if not any(f"[{ENTRY_POINTS}]" in file.read_text(encoding="utf-8", errors="replace") for file in files):

@@ -184,7 +184,7 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
 
 
 def remedy_file(error: BaseException) -> str | None:
-    """A file of one's own in `remedy/` with other fields than a remedy has, or values that they do not take."""
+    """A user's file in `remedy/` with other fields than a remedy has, or values that they do not take."""
     found = re.match(r"In '(remedy/([^']+))': \S+ raised.*\n\s*(.*)", str(error))
     if found is None:
         return None

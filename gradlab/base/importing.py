@@ -46,7 +46,7 @@ def load_object(field: str, target: str) -> Any:
 
 
 def load_callable(field: str, target: str, kind: str = "a function") -> Callable[..., Any]:
-    """The same of what is then called; kind: what it has to be, for the message."""
+    """Import what a user names to be called; `Invalid` where it cannot be. kind: what it must be, for the message."""
     found: Any = load_object(field, target)
     if not callable(found):
         raise Invalid(field, target, f"must name {kind}, but is {type(found).__name__}")

@@ -21,7 +21,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """From now on; it may be called again. parent: the process that started this one, where the caller knows it."""
+    """End this process once its parent has ended. parent: the process that started this one, where that is known."""
     if not any(t.name == follow.__name__ for t in threading.enumerate()):
         threading.Thread(target=follow, args=(parent or STARTED_BY,), name=follow.__name__, daemon=True).start()
 

@@ -7,7 +7,8 @@ from typing import Any
 
 
 def save(figure: Any, path: Path, dpi: int = 120) -> list[Path]:
-    """As PNG and SVG, the same of the same runs. `savefig` would lay a figure out and draw it twice for each."""
+    """Save a figure as PNG and SVG, the same files for the same runs. `savefig` would lay it out and draw it twice for
+    each."""
     import matplotlib.pyplot as plt
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -144,6 +144,6 @@ class OwnGenerators:
 
 
 def states() -> tuple[Any, ...]:
-    """Those of the CPU's generators."""
+    """The states of the CPU's generators: PyTorch's, Python's, and NumPy's, None where that is not imported."""
     numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
     return torch.get_rng_state(), random.getstate(), numpy

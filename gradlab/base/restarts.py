@@ -27,7 +27,7 @@ class Start:
     number: int
     """From 1."""
     agent: Store
-    """That of the agent, which all starts share."""
+    """The agent's store, which all starts share."""
 
     @property
     def store(self) -> Store:

@@ -118,7 +118,7 @@ class Run:
         return f"<Run {self.folder}: {self.verdict or self.record.state}>"
 
     def _repr_html_(self) -> str:
-        """Its page, in a frame of its own."""
+        """The run's page, in a frame."""
         return page(self.folder / "report.html") or f"<p>{html.escape(repr(self))}</p>"
 
 
@@ -252,7 +252,8 @@ def maker(name: str, one: Any) -> Callable[..., Any]:
 
 
 def target(name: str, one: Any) -> str:
-    """Its name, if a command could import it, so that what is printed can be pasted; else that a program gave it."""
+    """The name under which a command could import an object, so that what is printed can be pasted; else that a program
+    gave it."""
     module, path = getattr(one, "__module__", None), getattr(one, "__qualname__", None)
     named = f"{module}:{path}"
     if module in (None, "__main__") or not path or not callable(one):

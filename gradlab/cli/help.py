@@ -37,7 +37,7 @@ OTHERS = (
 
 
 def help_on(arguments: list[str]) -> str:
-    """Of the groups and options among the arguments; of the command, where there is none."""
+    """The help on the groups and options among the arguments; on the command, where there is none."""
     asked = [argument.removeprefix("+").partition("=") for argument in arguments if not argument.startswith("-")]
     known = [(group, name) for group, _, name in asked if group in components.groups() and group not in APPENDED]
     if not known:

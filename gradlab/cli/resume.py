@@ -21,7 +21,7 @@ FREE = {"resume", "story"}
 
 
 def resumed(args: argparse.Namespace, session: Session) -> None:
-    """With `resume=FOLDER`, or where torchrun has started the ranks again: the stored overrides before those of now."""
+    """Put the stored overrides before those given now: with `resume=FOLDER`, or where torchrun starts ranks again."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from gradlab.base import restarts
@@ -103,7 +103,7 @@ def resume_sweep(folder: Path, args: argparse.Namespace) -> None:
 
 
 def wait_for_ranks() -> None:
-    """Until all have read what rank 0 then writes anew."""
+    """Wait until all ranks have read what rank 0 then writes anew."""
     from gradlab.base.distributed import under_torchrun, world
 
     if under_torchrun():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 RAISES: ContextVar[bool] = ContextVar("raises", default=False)
-"""Of sessions that begin now."""
+"""`Session.raises` of the sessions that begin now."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Resumed:
     given: set[str]
     """The fields and groups of the overrides given now."""
     config: dict[str, Any] | None
-    """Of a run that has no checkpoint, which would know it: the configuration that it began with."""
+    """The configuration that the run began with; None where its checkpoint holds it."""
 
     def restore(self) -> None:
         """Undo what Hydra wrote of a resumption that was refused."""
@@ -39,9 +39,9 @@ class Session:
     """The jobs and sweeps of one command. Hydra creates its callback and its jobs by itself: they find it here."""
 
     exit_codes: list[int] = field(default_factory=list)
-    """Of the jobs that this process ran, and of those that a sweep's folder holds at its end."""
+    """Exit codes of the jobs that this process ran, and of those that a sweep's folder holds at its end."""
     folders: list[Path] = field(default_factory=list)
-    """Of the jobs that this process ran."""
+    """Folders of the jobs that this process ran."""
     failures: list[BaseException] = field(default_factory=list)
     """Why jobs could not be run: faults of the configuration, of a user's code or of gradlab."""
     raises: bool = field(default_factory=lambda: RAISES.get())

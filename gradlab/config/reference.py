@@ -30,7 +30,7 @@ def described(cls: type) -> Iterator[tuple[str, str, str]]:
 
 
 def default(field: Field[Any]) -> str:
-    """As it is typed on a command line."""
+    """A field's default as it is typed on a command line."""
     value = field.default_factory() if field.default_factory is not MISSING else field.default
     if value is MISSING or value == "???":
         return "required"

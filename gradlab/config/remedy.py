@@ -158,9 +158,9 @@ class Treated:
 
     composed: DictConfig
     config: Config
-    """The same, typed."""
+    """`composed` as objects."""
     untreated: Config
-    """Without its remedies, typed."""
+    """The configuration without its remedies, as objects."""
     remedy: dict[str, Any] | None = None
     """What the remedies changed, as in diagnosis.json; None where there is no remedy."""
 

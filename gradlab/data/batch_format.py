@@ -18,7 +18,7 @@ INTEGER = ("tokens", "classes")
 
 @dataclass
 class BatchFormat:
-    """Of a pair the inputs and the targets; of a mapping the targets under one key and, as inputs, the rest."""
+    """Takes inputs and targets from a pair; or from a mapping the targets under one key and, as inputs, the rest."""
 
     inputs: Optional[str] = None
     """Kind of the inputs; null: by shape and type, "batch" where they are not one tensor of a known kind."""
@@ -29,7 +29,7 @@ class BatchFormat:
     takes: str = "targets"
     """What the loss gets: the targets, or the whole batch where it is no pair ("batch"); or the model all of it."""
     filled: Callable[[Any], Any] = lambda targets: targets
-    """Of the targets, those that the model is given where it takes all of a batch."""
+    """Makes the targets that the model is given where it takes all of a batch."""
 
     def __call__(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and targets of a batch."""

@@ -30,7 +30,7 @@ def budgeted(lengths: torch.Tensor, most: int, packed: bool = False) -> list[lis
 
 @dataclass
 class BatchReader(Reader):
-    """Reads batches by their numbers. What a sample draws depends on its own place, as ever."""
+    """Reads batches by their numbers. What a sample draws depends on its own place, not on its batch."""
 
     batches: list[list[int]] = field(default_factory=list)
 

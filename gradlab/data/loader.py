@@ -118,7 +118,7 @@ class Loader(DataStream):
         return coming
 
     def place(self) -> dict[str, Any] | None:
-        """Its position, for a checkpoint; None where that cannot be restored."""
+        """The loader's position, for a checkpoint; None where that cannot be restored."""
         if self.known is None and self.seeks and self.reached is not None:
             self.known = self.state()
             following = next(self.coming, None)
@@ -174,7 +174,7 @@ class Loader(DataStream):
             yield self.prepared(((0, (place,)), batch))
 
     def some(self, split: Any) -> Iterator[tuple[Any, Any]]:
-        """Its first batches, in its own order."""
+        """The loader's first batches, in its own order."""
         return islice(self.epoch(0, 1, 1), BATCHES)
 
 

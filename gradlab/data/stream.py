@@ -37,11 +37,11 @@ class DataStream:
     batch_format: BatchFormat
     loading: Loading
     name: str
-    """Of the data, for messages."""
+    """The data's name, for messages."""
     classes: int = 0
     """Classes that the model tells apart; 0: not known."""
     lengths: torch.Tensor | None = None  # (N,)
-    """Of the samples, where like ones are to be together."""
+    """Lengths of the samples, where like ones are to be together."""
 
     by_batch: ClassVar[bool] = False
     """Whether a place in an epoch is that of a batch, and not of a sample."""

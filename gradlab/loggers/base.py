@@ -23,7 +23,7 @@ class About:
     layers: dict[str, list[str]] = field(default_factory=dict)
     """The first line of layers.jsonl: `names` are those of the columns of what `log` is given of layers."""
     overrides: list[str] = field(default_factory=list)
-    """As typed."""
+    """The overrides as typed."""
     live: bool = True
     """Whether the run is under way, and not logged at its end."""
     choices: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from gradlab.loggers.base import About, LoggerOption, RunLogger
 from gradlab.update.recorder import Layers
 
 TOGETHER = 64
-"""Lines logged at a time: between two updates the processor forgets the loggers, and one line would take 5x as long."""
+"""Lines logged at a time: after an update the loggers are in no cache, and a line by itself takes 5x as long."""
 SECONDS = 2.0
 """How long a line waits at most for others."""
 

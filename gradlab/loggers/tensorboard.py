@@ -116,7 +116,7 @@ class TensorBoardLogger:
 
 
 def distributions(layers: Layers) -> Iterable[Summary.Value]:
-    """Of what is recorded of all layers."""
+    """Histograms of what is recorded of all layers."""
     for name, tag in DISTRIBUTIONS.items():
         seen = [v for v in layers.get(name) or () if v is not None and 0 < v < math.inf]
         if seen:
@@ -130,7 +130,7 @@ def flat(config: dict[str, Any]) -> dict[str, bool | float | str]:
 
 
 def histogram(values: np.ndarray) -> HistogramProto:
-    """Of equal bins between the least and the largest."""
+    """A histogram with equal bins between the least and the largest."""
     counts, edges = np.histogram(values, bins=BINS)
     return HistogramProto(
         min=values.min(),
@@ -158,8 +158,8 @@ def verdict_text(diagnosis: dict[str, Any], lines: Sequence[str]) -> str:
 
 
 def session_end(status: str | None) -> Summary.Value:
-    well = status in ("completed", "given_up", "interrupted")
-    state = api_pb2.STATUS_SUCCESS if well else api_pb2.STATUS_FAILURE
+    succeeded = status in ("completed", "given_up", "interrupted")
+    state = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
     data = plugin_data_pb2.HParamsPluginData(
         session_end_info=plugin_data_pb2.SessionEndInfo(status=state, end_time_secs=time.time())
     )

@@ -68,7 +68,7 @@ class Activations:
     """M leaf modules in the order in which they run."""
     latest: dict[str, torch.Tensor] = field(default_factory=dict)
     before: Layout | None = None
-    """Of the last layer that ran."""
+    """The layout of the last layer that ran."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Where activations are flat, so that no gradient passes: by operation and by call, whichever module it is in.
 
-An `F.relu` in a forward method, a module that two layers share, and a clamp of one's own are seen as `nn.ReLU` is.
+An `F.relu` in a forward method, a module that two layers share, and a user's clamp are seen as `nn.ReLU` is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FlatCall:
     """(units,) bool, whether a unit is at one of the ends for every sample; of a smooth one () float64, the share of
     elements where it is flat."""
     low: torch.Tensor
-    """The same of the lower end."""
+    """The same as `flat`, at the lower end alone."""
     number: int = 1
     """Which call of this operation in this module."""
     passes: int = 1

@@ -164,7 +164,7 @@ class Record(Recorder):
             self.before, self.grads, self.norms_of = [], {}, tensor_norms
 
     def look_for_rounded_off(self) -> None:
-        """Of parameters of a narrow type: elements that the step did not change though it should have."""
+        """Measure how many elements of narrow parameters the step left unchanged though it should have moved them."""
         at = [i for i, p in enumerate(self.params) if narrow(p)]
         if not at or self.observed.dtensors:
             return

@@ -84,7 +84,7 @@ def outlying(s: Sample, usual: tuple[float, float], times: int = 1) -> float:
 
 
 def outliers(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that stand out, by as much as the most unusual or by a hundredth of it. samples: `ranked`."""
+    """The samples that stand out, and by no less than a hundredth of the first. samples: `ranked`."""
     return [s for s in samples if s.stands_out and not s.outlier < samples[0].outlier / 100]
 
 
@@ -125,7 +125,7 @@ def over(value: float, usual: float) -> float:
 
 
 def above(value: float, values: list[float]) -> float:
-    """By how many robust standard deviations a value is above others, a twentieth of them at least; 0 where unknown.
+    """How many robust standard deviations, at least a twentieth of the median each, it is above others; 0: unknown.
 
     values: of all, it among them or not. Where most are equal, as labels of two classes are, the spread is that of the
     others that differ: a label of the smaller class is no outlier.

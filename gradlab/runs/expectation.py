@@ -17,7 +17,7 @@ def diagnosis_of(run: RunRecord) -> Diagnosis:
 
 
 def judged(run: RunRecord) -> tuple[int, str]:
-    """As `judge`, of a run's record, as it was printed when the run ended."""
+    """`judge` of a run's record, as it was printed when the run ended."""
     return judge(run.config.get("expect"), diagnosis_of(run))
 
 

@@ -185,7 +185,7 @@ class Job(Sink):
         return candidates_for(evidence(record), self.config, untreated(self.overrides, self.remedy))
 
     def inspection(self) -> Inspection | None:
-        """Of the final model. One that fails costs the rules that need it, not the run."""
+        """Inspect the final model. A failure costs the rules that need it, not the run."""
         try:
             return inspect(self.trainer)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -193,7 +193,7 @@ class Job(Sink):
             return None
 
     def samples(self, attempts: list[int]) -> dict[int, list[Sample]]:
-        """Of single updates, as far as they can be measured."""
+        """The samples of single updates, as far as they can be measured."""
         if self.trainer.stream is not None:
             self.progress.say("single samples were not measured: the data is streamed")
             return {}

@@ -103,6 +103,6 @@ def worst(names: list[str]) -> str:
 
 
 def share(names: list[str], wanted: tuple[str, ...] = STABLE) -> float:
-    """Of those that were judged, how many are of the wanted classes; NaN where none was judged."""
+    """The share of the wanted classes among those that were judged; NaN where none was."""
     judged = [name for name in names if name not in UNJUDGED]
     return sum(name in wanted for name in judged) / len(judged) if judged else math.nan

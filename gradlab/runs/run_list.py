@@ -143,7 +143,7 @@ def natural(name: str) -> list[Any]:
 
 
 def differing(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Of the overrides of jobs: each swept field with the number of its values, then what all jobs have."""
+    """The fields in which jobs differ, each with the number of its values; then the overrides that all jobs have."""
     names = swept(jobs)
     values = {n: {o.partition("=")[2] for job in jobs for o in job if key(o) == n} for n in names}
     same = [o for o in (jobs[0] if jobs else []) if key(o) not in names]

@@ -50,7 +50,7 @@ def summarise(run: RunRecord) -> Summary:
 
 
 def ended(run: RunRecord) -> Summary:
-    """As it was printed when the run ended."""
+    """The summary that was printed when the run ended."""
     content = number(run.diagnosis)
     watch = content.get("watch")  # a watched loop has a report of its own
     if isinstance(watch, dict):

@@ -21,7 +21,7 @@ LAST = 4096
 
 
 def duration(seconds: float) -> str:
-    """As one says it: 50 s, 12 min, 3.5 h."""
+    """A time in words: 50 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -37,7 +37,7 @@ def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False
 
 @functools.cache
 def described(device: str, world_size: int, here: str, package: str) -> dict[str, Any]:
-    """The same for every run of a process: a sweep asks once."""
+    """What a run runs on, the same for every run of a process: a sweep asks once."""
     import torch
 
     where = torch.device(device)
@@ -59,7 +59,7 @@ def described(device: str, world_size: int, here: str, package: str) -> dict[str
 
 
 def versions() -> dict[str, str]:
-    """Of the installed packages among PACKAGES."""
+    """Versions of the installed packages among PACKAGES."""
     found = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

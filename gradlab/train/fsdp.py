@@ -77,7 +77,7 @@ def shard(model: torch.nn.Module, called: Sequence[str], config: Config, device:
 
 
 def mesh_of(replicas: int, device: torch.device, world: World) -> DeviceMesh:
-    """Of all ranks; or of as many groups of consecutive ones, which torchrun places on one host."""
+    """One mesh of all ranks; or as many groups of consecutive ranks, which torchrun places on one host."""
     if world.size % replicas or world.size == replicas > 1:
         why = f"must divide the {world.size} ranks into groups of two or more"
         raise Invalid("trainer.fsdp_replicas", replicas, why)

@@ -60,7 +60,7 @@ class Outcome:
     first_failed_attempt: int | None = None
     """The first update of the last streak of failures."""
     first_failed_epoch: int | None = None
-    """Its epoch."""
+    """The epoch of that update."""
     scale_too_small: bool = False
     """Whether it was the loss scale that ended the run."""
     eval: list[dict[str, float]] = field(default_factory=list)

@@ -12,7 +12,7 @@ from gradlab.base.visible import listed
 
 
 class Unsaved:
-    """Finds out what of it has changed since the run began."""
+    """Finds out what a model holds beside its state_dict that has changed since the run began."""
 
     def __init__(self, module: torch.nn.Module, late: Collection[str] = (), shared: bool = True) -> None:
         """late: persistent buffers that the model's class does not register.
@@ -96,7 +96,7 @@ def version(tensor: torch.Tensor) -> int:
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Those that are not persistent."""
+    """The buffers that are not persistent."""
     found = {}
     for name, part in module.named_modules():
         for own in part._non_persistent_buffers_set:

@@ -80,9 +80,9 @@ class CustomLoss(Loss):
             require(isfinite(weight), f"weights.{name}", weight, "finite")
         self.whole_output = self.outputs == "all"
         self.forms: dict[str, str] = {}
-        """What each term was returned as before the run; "" is the name of the only one."""
+        """The form in which each term was returned before the run; "" is the name of the only one."""
         self.number_of: dict[str, float] = {}
-        """Losses of each term in a sample, then."""
+        """Losses of each term in a sample, as counted before the run."""
         self.exact = True
 
     def resolve(self, spec: Spec) -> CustomLoss:

@@ -167,7 +167,7 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
 
 
 def raw_elements(tensors: list[torch.Tensor], norms: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Of each tensor: sum, size, largest magnitude and number of non-finite elements, (P,) float64 each."""
+    """Sum, size, largest magnitude and number of non-finite elements of each tensor, (P,) float64 each."""
     if not tensors:
         return norms, norms, norms, norms
     sizes = torch.tensor([t.numel() for t in tensors], dtype=torch.float64).to(norms.device)

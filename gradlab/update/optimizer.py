@@ -146,7 +146,7 @@ class OptimizerOption:
         optimizer.state.update(fresh.state)
 
     def group(self, group: Group, named: Mapping[str, torch.nn.Parameter], lr: Any) -> dict[str, Any]:
-        """As PyTorch's optimizers take it; a rate that is a tensor is the group's own."""
+        """A group as PyTorch's optimizers take it; a rate that is a tensor is copied for it."""
         lr = lr.clone() if isinstance(lr, torch.Tensor) else lr
         own = {"params": [named[name] for name in group.names], "lr": lr, "names": group.names, "label": group.label}
         settings = {name: value for name, value in group.settings.items() if name != "lr_scale"}

@@ -177,7 +177,7 @@ class Restarts(Schedule):
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         periods = update.double() / self.period
         done = periods % 1
-        if self.growth > 1:  # before cycle n lie (growth^n - 1) / (growth - 1) periods; a hair more, since logs round
+        if self.growth > 1:  # before cycle n lie (growth^n - 1) / (growth - 1) periods; 1e-9 more, since logs round
             cycle = (torch.log1p(periods * (self.growth - 1)) / math.log(self.growth) + 1e-9).floor()
             length = float(self.growth) ** cycle
             done = (periods - (length - 1) / (self.growth - 1)) / length

@@ -126,7 +126,7 @@ class ShardedUpdate(Update):
         return {name: as_dtensor(shard, likes[name]) for name, shard in super().averages().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """As that of one process, with DTensors in place of the optimizer's tensors."""
+        """The state of one process, with DTensors in place of the optimizer's tensors."""
         return self.converted(super().state_dict(), lambda t, shard, like: t.shape == shard.shape, as_dtensor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -158,4 +158,4 @@ class ShardedUpdate(Update):
 
 
 class ShardedTerms(ShardedUpdate, TermsUpdate):
-    """The same for a loss of several terms."""
+    """A sharded update for a loss of several terms."""

@@ -71,7 +71,7 @@ class Update:
         self.params: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
         wide = any(p.dtype == torch.float64 for p in self.params)
         self.dtype = torch.float64 if wide else torch.float32
-        """Of the loss and of what its gradient is multiplied with."""
+        """The type of the loss and of what its gradient is multiplied with."""
         self.frozen = {name: p for name, p in named_weights(model) if not p.requires_grad and p.is_floating_point()}
         self.thawed: list[str] = []
         """Parameters that were frozen when the run began, and have had a gradient since."""

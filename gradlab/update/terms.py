@@ -43,7 +43,7 @@ class TermsUpdate(Update):
         return counts
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
-        """As of one term, each with the number of its losses.
+        """As for one term, but each with the number of its own losses.
 
         Where that of the only one is not known before, the gradient is corrected by how many there were.
         """

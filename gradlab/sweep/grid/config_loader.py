@@ -54,7 +54,7 @@ class SweepConfigLoader:
         return (found[1], found[3] is None) if found and found[1] not in self.groups else None
 
     def parsed(self, override: str) -> Override:
-        """As Hydra parses it, which takes a millisecond: once for all numbers of a field."""
+        """The override as Hydra parses it, which takes a millisecond: once for all numbers of a field."""
         if (number := self.number(override)) is None:
             return self.parse(override)
         if number not in self.numbers:

@@ -165,5 +165,5 @@ def bare(node: Any) -> Any:
 
 
 def text(node: Any) -> str:
-    """As OmegaConf.to_yaml writes it."""
+    """A configuration as OmegaConf.to_yaml writes it."""
     return str(yaml.dump(bare(node), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper))

@@ -123,7 +123,7 @@ def ticks(axis: Any, of: Axis) -> None:
 
 
 def curves(grids: list[Grid], path: Path) -> list[Path]:
-    """Of a sweep over one field: the final loss and the largest norm against it, a line a slice or row."""
+    """The final loss and the largest norm against the field that is swept, a line a slice or row."""
     plt = pyplot()
     names = [n for n in ("loss/final", "grad/norm_max") if any(np.isfinite(g.array(n)).any() for g in grids)]
     figure, axes = plt.subplots(

@@ -32,9 +32,9 @@ class RowSummary:
 
     y: Any
     edge: RowEdge
-    """Of stability."""
+    """Where stability ends."""
     learning: RowEdge
-    """Of learning, which may end before stability does."""
+    """Where learning ends, perhaps before stability does."""
     sensitivity: float
     """To the rate: a difference of losses."""
     sensitivity_spread: float
@@ -179,7 +179,7 @@ def open_end(found: RowEdge, x: Axis) -> str:
 
 
 def matters(grid: Grid, rows: list[RowSummary]) -> str:
-    """By how much the second axis moves the edge."""
+    """A sentence on how far the second axis moves the edge."""
     known = [(row.edge.value, row.y) for row in rows if row.edge.value is not None]
     if not grid.y.name or len(known) < 2 or not grid.x.log:
         return ""

@@ -36,7 +36,7 @@ def median(places: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """By how much an edge moves, paired over seeds; factors, or on a linear scale differences."""
+    """The distance by which an edge moves, paired over seeds: a factor, or on a linear scale a difference."""
 
     mean: float
     """Over the seeds; of factors the geometric mean."""

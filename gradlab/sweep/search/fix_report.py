@@ -66,7 +66,7 @@ def compared(folder: Path, job: str, remedy: str, seed: int) -> ComparedJob:
 
 
 def cost(change: Change) -> str:
-    """Of an update, against the failed run's. Trials share the machine, and their times say nothing."""
+    """What an update costs beside the failed run's. Times of trials say nothing: they share the machine."""
     numbers = all(
         "." in o and key(o).split(".")[1] in LANE_VALUES.get(key(o).split(".")[0], ()) for o in change.overrides
     )
@@ -138,7 +138,7 @@ def lines(content: dict[str, Any]) -> list[str]:
 
 
 def share(effect: dict[str, Any]) -> str:
-    """With its interval, cut at all of what there is."""
+    """A share with its interval, which ends at 100%."""
     interval = f" [{effect['low']:+.1%}, {min(effect['high'], 1.0):+.1%}]" if effect["low"] is not None else ""
     return f"{effect['mean']:+.1%}{interval}"
 

@@ -170,7 +170,7 @@ class FixSearch:
         yield from self.screened(others)
 
     def pairs(self) -> Iterator[Change | list[Trial]]:
-        """Of the best that change different fields."""
+        """Pairs of the best changes that change different fields."""
         done = {trial.change: trial for trial in self.trials if trial.change and trial.purpose in ("full", "part")}
         best = sorted(done, key=lambda change: merit(done[change]))[:BEST]
         yield from self.screened([both(a, b) for a, b in combinations(best, 2) if not groups(a) & groups(b)])
@@ -228,7 +228,7 @@ class FixSearch:
         return all(max(v / change.value, change.value / v) > NEAR for v in [*failed, change.number.own])
 
     def further(self, cure: Change) -> Change:
-        """With a value further from the run's own."""
+        """The change with a value further from the run's own."""
         assert cure.number is not None
         return cure.at(cure.value / NEAR if cure.number.own > cure.value else cure.value * NEAR)
 

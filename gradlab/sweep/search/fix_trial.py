@@ -32,7 +32,7 @@ class Change:
     parts: tuple[Change, ...] = ()
 
     def at(self, value: float) -> Change:
-        """With another value of its number."""
+        """The change with another value of its number."""
         assert self.number is not None
         name = self.number.field
         made = tuple(f"{name}={value:.3g}" if key(o) == name else o for o in self.overrides)
@@ -50,17 +50,17 @@ class Plan:
 
     verdict: str
     overrides: tuple[str, ...]
-    """Its own."""
+    """The overrides of the failed run."""
     seed: int
     planned: int
-    """Its updates, had it come to its end."""
+    """Updates of a run that comes to its end."""
     died_at: int | None
     """The update at which it ended, where that was before its end."""
     changes: list[Change]
     seeds: int = 2
     """Further seeds under which a cure is confirmed."""
     end: float | None = None
-    """Its last evaluation, where it came to its end and has not learnt."""
+    """Loss of its last evaluation, where it came to its end and has not learnt."""
     budget: float = 4.0
     """Most that finding a cure may cost, in runs of full length; shrinking and confirming come on top."""
 
@@ -75,7 +75,7 @@ class Trial:
     """None: the failed run itself, under another seed."""
     seed: int
     updates: int | None
-    """Where it was cut short."""
+    """Updates after which it is cut short; None: it runs to its end."""
     job: str = ""
     verdict: str = ""
     cured: bool = False
@@ -87,11 +87,11 @@ class Trial:
     but: str = ""
     """Why it is no cure although its verdict is healthy."""
     follow: Change | None = None
-    """Of a trial that leaves samples out, and fails because of others: what leaves these out as well."""
+    """The change to try next, where a trial leaves samples out and fails because of others: these are left out, too."""
 
     @property
     def said(self) -> str:
-        """How it ended, in words."""
+        """The verdict in words, with what speaks against a cure."""
         return (
             f"{self.verdict}, but {self.but}"
             if self.but

@@ -50,7 +50,7 @@ def parsed(name: str, text: str) -> FieldRange:
 
 
 def whole_fields(option: QuadtreeOption, composed: Callable[[str], Any]) -> set[str]:
-    """Those of the two fields that take whole numbers."""
+    """Which of the two fields take whole numbers."""
     values = {name: composed(name) for name in (option.x.split(":")[0], option.y.split(":")[0])}
     return {name for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
 

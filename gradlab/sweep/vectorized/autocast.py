@@ -26,7 +26,7 @@ WIDENED_ON_CUDA: set[Any] = {
 
 
 def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
-    """As autocast, where it is on, hands tensors to a product."""
+    """The tensors as autocast, where it is on, hands them to a product."""
     kind = next(t for t in tensors if t is not None).device.type
     if not torch.is_autocast_enabled(kind):
         return list(tensors)

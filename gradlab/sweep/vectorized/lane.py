@@ -35,7 +35,7 @@ class Lane(Trainer):
     restore: Callable[[Lane], None]
     """Writes its weights and the state of its update back into it; the stack sets it."""
     number: int
-    """Its place in the stack as that began."""
+    """Its place in the stack at the beginning."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class StackedUpdate(StackedState):
         return vmap(self.loss.count)(batch.targets) if batch.own else self.loss.count(batch.targets)
 
     def backward(self, window: Sequence[Any], i: int, weight: Tensor) -> Tensor:
-        """As alone, some rows after the other."""
+        """Add the gradient of micro-batch i to every row, `width` rows at a time."""
         losses, times = [], list[Taps]()
         if not i:
             self.through_time = {}

@@ -50,7 +50,7 @@ class SweepContext:
     task_function: TaskFunction
     """Runs one job alone."""
     views: Views = NO_VIEWS
-    """Of each finished run."""
+    """What is made of each finished run for people to see."""
 
 
 def launch(context: SweepContext, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:

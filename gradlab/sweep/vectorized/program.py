@@ -69,7 +69,7 @@ class Program:
         self.width = max(1, KEPT // self.kept if self.device.type == "cpu" else MOST)
         """Lanes that go through the model together."""
         self.cost = self.updates * self.kept
-        """Of a job, to weigh programs against each other."""
+        """What a job costs, to weigh programs against each other."""
 
     def load(self, first: Any) -> Any:
         """The data and the loss of all jobs. Raises `Invalid` for data that each seed would make another."""

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 class RecurrentWeights(NamedTuple):
-    """Of one layer: w_ih (L, G, F), w_hh (L, G, D), b_ih and b_hh (L, G)."""
+    """The weights of one layer: w_ih (L, G, F), w_hh (L, G, D), b_ih and b_hh (L, G)."""
 
     w_ih: Tensor
     w_hh: Tensor

@@ -60,7 +60,7 @@ class Stack:
             lane.restore, lane.number = self.restore, number
 
     def run(self) -> None:
-        """Until the last lane has ended."""
+        """Train until the last lane has ended."""
         for lane in self.lanes:
             lane.begin()
         self.close()

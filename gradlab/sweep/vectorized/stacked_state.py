@@ -38,7 +38,7 @@ class StackedState(Update):
         """The lanes of each row, by their places in `alone`."""
         self.shares = any(len(row) > 1 for row in self.rows)
         self.origin: Tensor | None = None
-        """Of which row each row was made in the last update; None if all are what they were."""
+        """The row that each row was made of in the last update; None if none was made."""
         leaders = [row[0][1] for row in self.rows]
         alone, options = [alone[i] for i in leaders], [options[i] for i in leaders]
         first, lanes = alone[0], len(alone)
@@ -63,7 +63,7 @@ class StackedState(Update):
         """(L, N): the gradient."""
 
     def stack_settings(self, alone: Sequence[Update], options: Sequence[Any]) -> None:
-        """Of optimizer, clip, noise, schedule and precision."""
+        """Stack the options of optimizer, clip, noise, schedule and precision."""
         first, device = alone[0], self.device
         self.option = stack_options([o.optimizer for o in options], device)
         self.clip, self.noise = (stack_options([getattr(o, n) for o in options], device) for n in ("clip", "noise"))

@@ -127,9 +127,8 @@ def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, 
         raise Invalid("model", type(model).__name__, "has no parameter to train")
     for place, part in model.named_modules():
         if getattr(part, "sparse", False) is True:
-            raise Invalid(
-                "model", type(model).__name__, f"must have no sparse gradients: {place or 'it'} has sparse=True"
-            )
+            why = f"must have no sparse gradients: {place or 'it'} has sparse=True"
+            raise Invalid("model", type(model).__name__, why)
     late = begin_from(config.init_from, model, world) if config.init_from and not config.resume else ()
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -170,20 +169,16 @@ def begin_from(given: str, model: torch.nn.Module, world: World) -> Collection[s
     return room
 
 
-def sharded_as(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A whole state_dict, sharded where the model's own is."""
-    if not any(hasattr(tensor, "full_tensor") for tensor in own.values()):
-        return whole
-    from gradlab.train import fsdp
-
-    return fsdp.sharded_as(whole, own)
-
-
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
     """Raise `Invalid` where a checkpoint is of another model."""
     try:
         register_all(model, state.get("registered", ()), state["model"])
-        model.load_state_dict(sharded_as(state["model"], model.state_dict()))
+        whole, own = state["model"], model.state_dict()
+        if any(hasattr(tensor, "full_tensor") for tensor in own.values()):
+            from gradlab.train import fsdp
+
+            whole = fsdp.sharded_as(whole, own)
+        model.load_state_dict(whole)
     except (AttributeError, KeyError, RuntimeError) as error:
         lines = str(error).splitlines()
         raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
@@ -268,9 +263,8 @@ def build_update(
         update.hold_(own)
     if config.pitfall is not None:
         if loss.needs_term_sums:
-            raise Invalid(
-                "pitfall", type(config.pitfall).__name__, "not with a loss of several terms, or of a late count"
-            )
+            why = "not with a loss of several terms, or of a late count"
+            raise Invalid("pitfall", type(config.pitfall).__name__, why)
         micro_batches = math.ceil(samples / (config.data.batch_size * world.size))
         chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
         config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))

@@ -34,6 +34,16 @@ def set_random_state(state: dict[str, Any]) -> None:
         numpy.random.set_state((kind, keys.cpu().numpy().astype("uint32"), *rest))
 
 
+@contextmanager
+def random_state_restored() -> Iterator[None]:
+    """Code after the block, or after a call of the function, draws from PyTorch's generators as if it had not run."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
 def all_random_state() -> dict[str, Any]:
     """The state of every generator that a user's model or loss may draw from, Python's and NumPy's included."""
     return random_state() | plain(states())

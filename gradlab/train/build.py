@@ -64,12 +64,13 @@ def deterministic(wanted: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+@randomness.random_state_restored()
 def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedule: Schedule | None = None) -> list[str]:
     """One forward pass of two samples: a model that does not fit its data is refused here, not in the run.
 
     Returns the names of its modules in the order in which they are called.
     """
-    state, training = randomness.random_state(), model.training
+    training = model.training
     index = torch.arange(min(2, len(data.train)), device=data.train.device)
     inputs, targets = data.train.batch(index)
     model.eval()
@@ -91,7 +92,6 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
         raise Invalid("model", name, why) from error
     finally:
         model.train(training)
-        randomness.set_random_state(state)
     classified = data.spec.targets in ("classes", "tokens") and loss.takes != "batch"  # one's own may need one fewer
     if not (classified and isinstance(outputs, torch.Tensor) and outputs.dim()):
         return called

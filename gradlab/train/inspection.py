@@ -36,11 +36,11 @@ def runs_alone(trainer: TrainerState) -> bool:
     return trainer.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in trainer.module.modules())
 
 
+@randomness.random_state_restored()
 def inspect(trainer: TrainerState) -> Inspection | None:
     """What the model is like at the end, on a micro-batch of the last update and the first samples of its epoch."""
     if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
         return None
-    after = randomness.random_state()
     (first, *_), _ = trainer.window_of(trainer.latest)
     order = trainer.order(trainer.latest.epoch)[:LOOKED]
     if trainer.stream is not None:
@@ -57,7 +57,6 @@ def inspect(trainer: TrainerState) -> Inspection | None:
         trainer.observed.order,
     )
     found.samples = min(found.samples, trainer.samples)  # a small set's last ones were among the first, too
-    randomness.set_random_state(after)
     return found
 
 
@@ -65,12 +64,13 @@ BATCHES = 128
 """Batches of the data over which the best constant answer is sought at most."""
 
 
+@randomness.random_state_restored()
 def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | None, dict[str, float]]:
     """Loss of the best constant answer on a split, where the loss is a function of the user's own.
 
     And of each of its terms that depends on the targets, by itself.
     """
-    size, after = trainer.config.data.batch_size, randomness.random_state()
+    size = trainer.config.data.batch_size
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: BATCHES * size]
     if streamed(split):
         batches = list(some(split))
@@ -89,7 +89,6 @@ def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | 
             term = partial(of_term, trainer.loss, i)
             if depends(term, outputs, targets[0]) and (least := constant_answer(term, outputs, targets)) is not None:
                 of_terms[name] = least
-    randomness.set_random_state(after)
     return found, of_terms
 
 
@@ -99,6 +98,7 @@ def of_term(loss: Loss, i: int, outputs: Any, targets: Any) -> tuple[torch.Tenso
     return sums[i], counts[i]
 
 
+@randomness.random_state_restored()
 def find_overflow(trainer: TrainerState) -> Overflow | None:
     """Run the first update of the last streak of failures again, and name the module that overflowed first.
 
@@ -107,7 +107,6 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
     first = trainer.streak or trainer.latest
     if first is None or not runs_alone(trainer):
         return None
-    after = randomness.random_state()
     randomness.set_random_state(first.random)
     precision = trainer.config.precision.build(trainer.device)
     precision.load_state_dict(first.precision)
@@ -120,7 +119,6 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
         found = replay(trainer.module, trainer.loss, precision, kept, trainer.world.size).first
     if moved is not None:
         trainer.module.load_state_dict(moved)
-    randomness.set_random_state(after)
     if found is not None and found.phase in ("inputs", "targets"):
         found.samples = broken_samples(trainer, first, found.phase)
     return found

@@ -35,6 +35,7 @@ def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
     return torch.cat(parts).to(trainer.device) if parts else None
 
 
+@randomness.random_state_restored()
 def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list[Sample]]:
     """The samples of these updates, the most unusual first; under WHOLE_SET all that stand out, if some of these do.
 
@@ -44,21 +45,17 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     wanted = {attempt: index for attempt in attempts if (index := indices(trainer, attempt)) is not None}
     if not wanted or not runs_alone(trainer):
         return {}
-    after = randomness.random_state()
-    try:
-        randomness.seed_all(trainer.config.seed)
-        begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module
-        read, found, everyone = trainer.data.train.batch, dict[int, list[Sample]](), list[Sample]()
-        for attempt, index in wanted.items():
-            usual = indices(trainer, attempt - 1)
-            others = measured(begun, trainer.loss, usual, read) if usual is not None else []
-            found[attempt] = ranked(measured(begun, trainer.loss, index, read), others)
-            everyone += [*found[attempt], *others]
-        if any(s.stands_out for samples in found.values() for s in samples):
-            order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
-            found[WHOLE_SET] = searched(begun, trainer.loss, order.unique(), read, everyone)
-        for s in {id(s): s for samples in found.values() for s in samples}.values():
-            s.index = trainer.place(s.index)
-        return found
-    finally:
-        randomness.set_random_state(after)
+    randomness.seed_all(trainer.config.seed)
+    begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module
+    read, found, everyone = trainer.data.train.batch, dict[int, list[Sample]](), list[Sample]()
+    for attempt, index in wanted.items():
+        usual = indices(trainer, attempt - 1)
+        others = measured(begun, trainer.loss, usual, read) if usual is not None else []
+        found[attempt] = ranked(measured(begun, trainer.loss, index, read), others)
+        everyone += [*found[attempt], *others]
+    if any(s.stands_out for samples in found.values() for s in samples):
+        order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
+        found[WHOLE_SET] = searched(begun, trainer.loss, order.unique(), read, everyone)
+    for s in {id(s): s for samples in found.values() for s in samples}.values():
+        s.index = trainer.place(s.index)
+    return found

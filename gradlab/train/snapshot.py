@@ -173,6 +173,7 @@ def copied(value: Any) -> Any:
     return [copied(v) for v in value] if isinstance(value, list) else value
 
 
+@randomness.random_state_restored()
 def save_crash(trainer: TrainerState, error: str) -> None:
     """crash.pt: what reproduces the first update of the final streak of failures.
 
@@ -183,11 +184,9 @@ def save_crash(trainer: TrainerState, error: str) -> None:
     if first is None or held is None or not trainer.world.main:
         return
     o = trainer.outcome
-    after = randomness.random_state()
     randomness.set_random_state(first.random)  # data may be drawn
     batches, ranks = trainer.window_of(first)
     random = randomness.random_state()
-    randomness.set_random_state(after)
     state = {
         "error": error,
         "attempt": o.first_failed_attempt,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.randomness import random_state, set_random_state
+from gradlab.base.randomness import random_state_restored
 from gradlab.update.custom_loss import or_one
 from gradlab.update.recorder import NOTHING, Recorder
 from gradlab.update.stats import MicroBatch, Stats
@@ -29,16 +29,16 @@ class TermsUpdate(Update):
             self.ahead = self.counted_ahead(window)
         return super().__call__(window, recorder)
 
+    @random_state_restored()
     def counted_ahead(self, window: Sequence[MicroBatch]) -> torch.Tensor:
         """(K,) counted by a forward pass without gradients; the next one draws the same random numbers again."""
         self.save_buffers()
-        state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
+        counts = torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
         with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():
             for batch in window:
                 # of a divided model on all ranks, also those whose batch does not count
                 _, found = self.loss.term_sums(self.module(batch.inputs), batch.targets)
                 counts += found if batch.counts else 0.0
-        set_random_state(state)
         self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))
         return counts
 

@@ -94,12 +94,10 @@ def of_plugin(error: BaseException) -> str | None:
         elif package(module) == "gradlab":
             name = ""
         trace = trace.tb_next
+    if not name:
+        return None
     said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return (
-        f"{name} does not work with what is installed here ({said}): uninstall it, or try other versions"
-        if name
-        else None
-    )
+    return f"{name} does not work with what is installed here ({said}): uninstall it, or try other versions"
 
 
 def raised_in(error: BaseException) -> str:

@@ -55,9 +55,8 @@ def packed(samples: Sequence[Any]) -> dict[str, Any]:
         if not isinstance(sample, Mapping) or "input_ids" not in sample:
             raise ValueError("packed takes mappings with input_ids and perhaps labels")
         if others := sample.keys() - {"input_ids", "labels", "attention_mask"}:
-            raise ValueError(
-                f"packed takes input_ids and labels, but a sample has {', '.join(map(str, sorted(others)))}"
-            )
+            found = ", ".join(map(str, sorted(others)))
+            raise ValueError(f"packed takes input_ids and labels, but a sample has {found}")
     kept = [sample.get("attention_mask", torch.ones_like(sample["input_ids"])).bool() for sample in made]
     tokens = [sample["input_ids"][mask] for sample, mask in zip(made, kept, strict=True)]
     labels = [sample.get("labels", sample["input_ids"])[mask] for sample, mask in zip(made, kept, strict=True)]

@@ -88,6 +88,5 @@ class TensorBoardSettings(LoggerOption):
         from importlib.util import find_spec
 
         if find_spec("tensorboard") is None:
-            raise Usage(
-                "logger=tensorboard: needs a package that is not installed:\n  pip install 'gradlab[tensorboard]'"
-            )
+            why = "needs a package that is not installed:\n  pip install 'gradlab[tensorboard]'"
+            raise Usage(f"logger=tensorboard: {why}")

@@ -222,9 +222,8 @@ class Trainer(TrainerState):
         p, attempts, scale = self.config.precision, self.outcome.attempts, v["next_scale"]
         where = f"update {attempts}, epoch {epoch}"
         if skipped and p.stops:
-            raise NonFiniteGradient(
-                f"the gradient is not finite ({where}): loss {v['loss']:.4g}, norm {v['grad_norm']:.4g}"
-            )
+            numbers = f"loss {v['loss']:.4g}, norm {v['grad_norm']:.4g}"
+            raise NonFiniteGradient(f"the gradient is not finite ({where}): {numbers}")
         if skipped and scale < self.warned:
             self.say(f"warning: the loss scale fell to {scale:.3g} ({where})")
             self.warned = scale / 100

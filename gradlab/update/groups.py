@@ -42,9 +42,8 @@ def grouped(entries: Sequence[Any], names: Sequence[str]) -> list[Group]:
 def matched(field: str, entry: Any, names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Name -> label and settings, of the names that an entry matches."""
     if not isinstance(entry, dict) or not isinstance(entry.get("match"), str) or len(entry) < 2:
-        raise Invalid(
-            field, entry, 'must be {match: PATTERN, SETTING: VALUE}, as in {match: "norm|bias", lr_scale: 0.1}'
-        )
+        why = 'must be {match: PATTERN, SETTING: VALUE}, as in {match: "norm|bias", lr_scale: 0.1}'
+        raise Invalid(field, entry, why)
     settings = {name: value for name, value in entry.items() if name != "match"}
     pattern, decay = entry["match"], settings.pop("lr_decay", None)
     try:

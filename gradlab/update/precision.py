@@ -224,8 +224,7 @@ class Precision:
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         if self.loss_scale is not None:
             if not state:
-                raise Invalid(
-                    "precision", "fp16", "the checkpoint holds no loss scale: it was not written by an fp16 run"
-                )
+                why = "the checkpoint holds no loss scale: it was not written by an fp16 run"
+                raise Invalid("precision", "fp16", why)
             self.loss_scale.scale = state["scale"].to(self.device)
             self.loss_scale.growth_tracker = state["growth_tracker"].to(self.device)

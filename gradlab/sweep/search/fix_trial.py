@@ -92,11 +92,9 @@ class Trial:
     @property
     def said(self) -> str:
         """The verdict in words, with what speaks against a cure."""
-        return (
-            f"{self.verdict}, but {self.but}"
-            if self.but
-            else self.verdict + ", though it learns" * (self.learns and not self.cured)
-        )
+        if self.but:
+            return f"{self.verdict}, but {self.but}"
+        return self.verdict + ", though it learns" * (self.learns and not self.cured)
 
 
 def merit(trial: Trial) -> tuple[bool, bool, bool, bool]:

@@ -92,9 +92,8 @@ class MapSearch:
                 raise Invalid(axis.field, ",".join(swept[axis.field]), "is an axis of the map already")
             rounded = round(axis.low), round(axis.high)
             if axis.field in (whole or set()) and (axis.low, axis.high) != rounded:
-                raise Invalid(
-                    axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers, as the field's values are"
-                )
+                why = "must be whole numbers, as the field's values are"
+                raise Invalid(axis.field, f"{axis.low:g}:{axis.high:g}", why)
         self.x, self.y = (FieldRange(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
         fixed = dict.fromkeys(without(point, self.x.field, self.y.field) for point in points)
         self.maps = [RefinedMap(point) for point in fixed]

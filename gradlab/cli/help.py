@@ -1,4 +1,4 @@
-"""What `--help` prints."""
+"""What `--help` prints; and what completes commands in bash."""
 
 from __future__ import annotations
 
@@ -34,6 +34,21 @@ OTHERS = (
     "Hydra's own flags: --hydra-help.",
     'Completion in bash: eval "$(python -m gradlab --shell-completion install=bash)".',
 )
+
+BASH = """\
+_gradlab_completion() {
+    local words=($COMP_LINE) command="gradlab" line="$COMP_LINE"
+    if [[ "${words[0]}" == *python* ]]; then
+        [[ "${words[1]} ${words[2]}" == "-m gradlab" ]] || return
+        command="${words[0]} -m gradlab" line="gradlab${COMP_LINE#*-m gradlab}"
+    fi
+    local choices=$(COMP_LINE="$line" $command --shell-completion query=bash 2> /dev/null)
+    COMPREPLY=($(compgen -W "$choices" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=}
+complete -o nospace -o default -F _gradlab_completion gradlab python python3"""
+"""What `--shell-completion install=bash` prints, for `eval`: it completes `gradlab ...` and `python -m gradlab ...`.
+Hydra's own completes the first of them alone."""
 
 
 def help_on(arguments: list[str]) -> str:

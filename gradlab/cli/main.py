@@ -11,7 +11,7 @@ from gradlab.base import errors
 from gradlab.base.process_end import end_process, own_process
 from gradlab.base.version import __version__
 from gradlab.base.visible import printable
-from gradlab.cli.help import help_on
+from gradlab.cli.help import BASH, help_on
 
 
 def main() -> None:
@@ -84,15 +84,15 @@ def execute(arguments: list[str]) -> int:
 
 def command(given: list[str]) -> int:
     """Read the arguments, once, and launch what they name; returns the exit code."""
-    from gradlab.cli import arguments, completion, resume
+    from gradlab.cli import arguments, resume
     from gradlab.cli.session import begin
     from gradlab.config.compose import register
 
     session = begin()
     register()
     args = arguments.parse(given)
-    if args.shell_completion and (script := completion.installed(args.overrides)) is not None:
-        show(script)
+    if args.shell_completion and args.overrides == ["install=bash"]:
+        show(BASH)
         return 0
     resume.resumed(args, session)
     arguments.choose_multirun(args)

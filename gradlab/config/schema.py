@@ -71,7 +71,7 @@ class Config:
     remedy: dict[str, Remedy] = field(default_factory=dict)
     """Remedies by name, in the order in which they are applied to everything else (see gradlab.config.remedy)."""
     story: str = ""
-    """What an experiment shows and why; printed as it begins."""
+    """What an experiment trains, in words that hold whatever is changed in it; printed as it begins."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2^31)")

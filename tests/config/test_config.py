@@ -52,6 +52,22 @@ def defaults(cls: Any) -> dict[str, Any]:
     return {name: asdict(value) if is_dataclass(value) else value for name, value in values.items()}
 
 
+@pytest.mark.parametrize(
+    ("experiment", "change"),
+    [
+        ("vanishing_init", "model.init=he"),
+        ("nan_loss_exp", "loss.stable=true"),
+        ("dead_relu", "model.activation=gelu"),
+        ("vanishing_rnn", "model.cell=gru"),
+        ("exploding_transformer", "model.norm=pre"),
+        ("loss_spike", "optimizer.lr=0.0005"),
+    ],
+)
+def test_what_a_run_says_of_its_experiment_holds_with_what_cures_it(experiment: str, change: str) -> None:
+    cured = composed(f"+experiment={experiment}", change).story
+    assert change.partition("=")[2] in cured.lower() and cured != composed(f"+experiment={experiment}").story
+
+
 def test_files_of_a_group_are_variants_of_its_options() -> None:
     """They begin with an option, and compose to its dataclass."""
     files = {(p.parent.name, p.stem) for group in GROUPS for p in (CONF / group).glob("*.yaml")}

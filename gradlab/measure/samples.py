@@ -49,6 +49,11 @@ class Sample:
         return self.stands_out and self.odd >= STANDS_OUT
 
     @property
+    def ordinary(self) -> bool:
+        """Whether its input and its target are known, and it is not unlike the others in them."""
+        return not self.unlike and self.input == self.input and self.target == self.target
+
+    @property
     def stands_out(self) -> bool:
         return not self.outlier < STANDS_OUT
 
@@ -107,8 +112,8 @@ def named(samples: Sequence[Sample]) -> str:
         return "no sample of that batch stands out"
     listed = ", ".join(f"sample {s.index} (loss {s.loss:.3g}, gradient norm {s.grad_norm:.3g})" for s in out[:3])
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
-    stands = f"stand{'s' * (len(out) == 1)} out, {out[0].outlier:.3g} times the usual"
-    return f"of its samples, each by itself with the initial weights, {listed}{more} {stands}"
+    stands = f"stand{'s' * (len(out) == 1)} out, {'the first ' * (len(out) > 1)}{out[0].outlier:.3g} times the usual"
+    return f"of the samples of that update, measured one by one with the initial weights, {listed}{more} {stands}"
 
 
 def median(values: list[float]) -> float:

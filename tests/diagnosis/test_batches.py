@@ -219,7 +219,21 @@ def test_of_many_spikes_one_that_is_followed_by_larger_losses_is_chance(hurts: l
     )
     found = {f.code: f for f in told.findings}["bad_batch"]
     assert found.severity == severity
-    assert "gradient norm, clipped, 0.6 where 0.5 is usual" in found.sentence, "larger ones came before, unclipped"
+    assert "loss 90 where 1 is usual" in found.sentence and "gradient norm 0.6" not in found.sentence, "not far above"
+
+
+@pytest.mark.parametrize("target", [1.0, 1e9])
+def test_what_is_said_of_an_update_is_of_those_before_it_and_of_its_samples(target: float) -> None:
+    """Three came before the fourth; a sample whose input and target are as the others' is no outlier in them."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 101):
+        stream.observe(line(i, 2.0 - i / 100, 500.0 if i == 4 else 1.0) | {"clip/coefficient": 1.0})
+    samples = [Sample(i, 99.0 if i < 2 else 1.0, 1.0, input=1.0, target=target if i < 2 else 1.0) for i in range(32)]
+    told = diagnose(stream, Measurements(clips=True), lambda attempts: {a: ranked(samples) for a in attempts})
+    found = next(f for f in told.findings if f.code == "bad_batch")
+    assert found.sentence.startswith("update 4 is far above the 3 before it: gradient norm after clipping 500 where 1")
+    assert "loss 1" not in found.sentence.partition(";")[0] and "stand out, the first 99 times" in found.sentence
+    assert any("outlier" in cause for cause in found.causes) == (target > 1)
 
 
 def test_a_label_of_the_smaller_class_is_no_outlier() -> None:

@@ -32,6 +32,11 @@ class Towering:
     """The usual norm until then."""
     evaluations: int
     """Evaluations until then."""
+    known: int = 0
+    """Of how many updates until then that is known."""
+    by_loss: bool = False
+    """Whether the loss is what towers, and not the norm alone."""
+    by_norm: bool = False
     after: list[float] = field(default_factory=list)
     recovered: bool = False
     """Whether the loss came back to what it was."""
@@ -64,6 +69,7 @@ class BadBatch(Rule):
     """
 
     causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")
+    steep = "a loss that is far larger at some outputs or targets, as one that divides by what may be small"
     fixes = ("look at the samples named, and repair or leave them out", "clip the gradient norm", "use a robust loss")
     factor: float = 20.0
     """Norm of an update, after clipping, over the usual one; or its loss, in spreads above the usual one."""
@@ -89,7 +95,8 @@ class BadBatch(Rule):
         if line["update/skipped"] or not (math.isfinite(norm) or math.isfinite(loss)):
             return
         self.way += norm if math.isfinite(norm) else 0.0
-        towers = self.towers(loss, norm)
+        by_loss, by_norm = self.towers(loss, norm)
+        towers = by_loss or by_norm
         if len(self.norms) < self.enough:
             self.early.append(Towering(line["attempt"], loss, norm, loss, norm, 0))
         if self.up and self.spikes and self.spikes[-1].step(loss):
@@ -99,6 +106,7 @@ class BadBatch(Rule):
             self.count += 1
             self.theirs += norm if math.isfinite(norm) else 0.0
             new = Towering(line["attempt"], loss, norm, mid(self.losses), mid(self.norms), len(history.evaluations))
+            new.known, new.by_loss, new.by_norm = len(self.norms), by_loss, by_norm
             self.spikes = (
                 [*self.spikes[-20:], new] if len(self.spikes) < 40 else [self.spikes[0], *self.spikes[-20:], new]
             )
@@ -111,16 +119,15 @@ class BadBatch(Rule):
             self.norms.append(norm)
         self.up = towers
 
-    def towers(self, loss: float, norm: float) -> bool:
-        """By the median: a sample comes back every epoch, which may be of a few updates."""
+    def towers(self, loss: float, norm: float) -> tuple[bool, bool]:
+        """Whether the loss does, and the norm: by the median, since a sample comes back in every epoch of a few."""
         if len(self.norms) < self.enough:
-            return False
-        if norm > self.factor * mid(self.norms):
-            return True
+            return False, False
+        by_norm = norm > self.factor * mid(self.norms)
         if len(self.losses) < self.enough:
-            return False
+            return False, by_norm
         usual, low, high = quartiles(self.losses)
-        return loss > usual + self.factor * max(high - low, 0.05 * abs(usual))
+        return loss > usual + self.factor * max(high - low, 0.05 * abs(usual)), by_norm
 
     @staticmethod
     def follow(spike: Towering, loss: float) -> None:
@@ -152,13 +159,9 @@ class BadBatch(Rule):
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
         spike = lasting or guilty[0]
         samples = run.samples.get(spike.attempt, [])
-        clipped = ", clipped," if run.clips else ""
-        seen = {"loss": (spike.loss, spike.before), f"gradient norm{clipped}": (spike.norm, spike.usual)}
-        above = [
-            f"{name} {now:.3g} where {usual:.3g} is usual" for name, (now, usual) in seen.items() if not now <= usual
-        ]
-        sentence = f"update {spike.attempt} is far above the 20 before it: {', '.join(above)}"
-        sentence += f" (so are {self.count - 1} others)" if self.count > 1 else ""
+        sentence = f"update {spike.attempt} is far above the {spike.known} before it: {self.above_them(run, spike)}"
+        others = f"{self.count - 1} others are" if self.count > 2 else "another one is"
+        sentence += f" ({others}, too)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
         severity, damage, lost = self.damage(run, spike, lasting is not None)
         evidence: dict[str, Any] = {
@@ -170,7 +173,16 @@ class BadBatch(Rule):
         evidence |= {"count": self.count, "samples": like(run, samples)}
         found = self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
         found.lost = lost
+        if all(s.ordinary for s in outliers(samples)):
+            found.causes = [self.steep]
         return found
+
+    @staticmethod
+    def above_them(run: FinishedRun, spike: Towering) -> str:
+        """The loss or the norm, or both: what of an update is far above those before."""
+        norm = "gradient norm after clipping" if run.clips else "gradient norm"
+        seen = ((spike.by_loss, "loss", spike.loss, spike.before), (spike.by_norm, norm, spike.norm, spike.usual))
+        return ", ".join(f"{name} {now:.3g} where {usual:.3g} is usual" for has, name, now, usual in seen if has)
 
     def at_fault(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether samples of the update are, and not the operation that fails on them."""
@@ -186,8 +198,9 @@ class BadBatch(Rule):
             bad = [Towering(at, math.inf, math.inf, math.nan, math.nan, 0)]
         if not bad:
             return None
-        samples, when = run.samples[bad[0].attempt], "which failed" if bad[0].attempt == at else "before the run failed"
-        sentence = f"update {bad[0].attempt}, {when}, is of samples unlike the others: {named(samples)}"
+        samples = run.samples[bad[0].attempt]
+        when = "in" if bad[0].attempt == at else "after"
+        sentence = f"the run failed {when} update {bad[0].attempt}; {named(samples)}"
         evidence: dict[str, Any] = {"loss": bad[0].loss, "norm": bad[0].norm, "count": 1}
         evidence["samples"] = like(run, samples)
         return self.found("critical", sentence, bad[0].attempt, **evidence)
@@ -199,7 +212,7 @@ class BadBatch(Rule):
         """Severity, what the updates did to the run, and the class of a run that is lost by them."""
         h = run.history
         part = self.theirs / self.way if self.way else 0.0
-        share = f"{percent(part)} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
+        share = f"{self.count} of {h.attempts} updates have {percent(part)} of the sum of all applied gradient norms"
         if lasting:
             return "critical", f"the loss never came back: it went to {run.loss_at_end}", "diverged"
         before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]

@@ -43,8 +43,8 @@ class ActivationOutput:
     @property
     def where(self) -> str:
         what = self.operation if self.operation.lower() != self.kind.lower() else ""
-        module = f"{self.name or 'the model'} ({self.kind}{f', {what}' if what else ''})"
-        return module + (f", call {self.call} of {self.calls}" if self.calls > 1 else "")
+        call = f"call {self.call} of {self.calls}" if self.calls > 1 else ""
+        return f"{self.name or 'the model'} ({', '.join(filter(None, (self.kind, what, call)))})"
 
 
 @dataclass

@@ -29,7 +29,7 @@ def without_largest(history: History) -> str:
     """What is to be said where the mean of the end would be another with the largest loss in it."""
     values, end = history.finite_losses[-history.ends_after :], history.end[0]
     alike = not values or math.isclose(math.fsum(values) / len(values), end, rel_tol=0.01)
-    return "" if alike else " (the largest counts as the second largest)"
+    return "" if alike else ", the largest cut to the second largest,"
 
 
 def progress(run: FinishedRun) -> str:

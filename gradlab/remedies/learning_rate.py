@@ -151,7 +151,8 @@ def shorter_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
 def no_schedule(e: Evidence, c: Config) -> Iterator[Proposal]:
     """No schedule, where it has taken the rate away from most updates."""
     if e.rate < FALLEN and scheduled(c):
-        why = f"the schedule leaves half of the updates {e.rate:.1g} of the learning rate or less"
+        left = f"at most {e.rate:.1g} of the learning rate" if e.rate else "no learning rate"
+        why = f"the schedule leaves half of the updates {left}"
         yield setting("schedule=constant", why, {"schedule": "constant"})
 
 

@@ -115,10 +115,10 @@ def summary_lines(
     same = diagnosis.verdict == "nan_loss" and overflow is not None and overflow.phase == "loss"
     if overflow is not None and not same and not any(str(overflow) in f.sentence for f in diagnosis.findings):
         moved = not (folder / "crash.pt").is_file()  # by an update that was applied
-        lines.append("on the weights of the end, " * moved + str(overflow))
+        lines.append("with the final weights, " * moved + str(overflow))
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
-        lines.append(f"eval loss by epoch: {', '.join(losses)}")
+        lines.append(f"eval losses: {', '.join(losses)}")
     lines += [f"{f.severity}: {f.sentence}" for f in remaining(diagnosis)]
     lines.append(checked(diagnosis))
     if candidates:

@@ -23,7 +23,7 @@ EXACT = 1e-4
 
 
 HOW = {
-    "mean": "returns a mean: micro-batches are weighted by their numbers of samples",
+    "mean": "returns one number, taken as a mean: micro-batches are weighted by their numbers of samples",
     "elements": "returns the losses of elements: each counts once, padding too",
 }
 

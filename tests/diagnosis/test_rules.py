@@ -109,7 +109,7 @@ def test_what_exploding_says_is_of_the_time_since_it_began() -> None:
     calm, spike = [line(i, 1.0) for i in range(60)], [line(60, 1.0, 1e9)]
     again = [*calm, *spike, *(line(70 + i, 1.0) for i in range(60)), line(140, 3.0, 40.0), line(141, 7e5, 50.0)]
     sentence = verdict(again, "failed", error="no").sentence
-    assert "passed 10 times its usual 1 at update 140, and reached 50; the loss went from 1 to 7e+05" in sentence
+    assert "passed 10 times its usual 1 again at update 140, and reached 50; the loss went from 1 to 7e+05" in sentence
 
 
 def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall() -> None:
@@ -619,9 +619,9 @@ def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     losses = [*calm, *[3.5] * 4, *[1.9] * 9, math.nan, *[4.5] * 4, *[1.4] * 40]
     found = verdict([line(i, loss, skipped=loss != loss) for i, loss in enumerate(losses, 1)])
     assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 3.5, found
-    assert (found.evidence["count"], found.sentence.endswith("(2 times)")) == (2, True)
+    assert (found.evidence["count"], found.sentence.endswith("the first of 2 times")) == (2, True)
     once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])
-    assert once.sentence.endswith("between updates 101 and 103, and came back")
+    assert "(a mean of 3, to update 103)" in once.sentence and once.sentence.endswith(", and came back")
     assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])
 
 
@@ -633,7 +633,8 @@ def test_a_loss_that_rises_slowly_or_in_a_game_is_no_spike() -> None:
         return all_found.verdict, one.severity, one.sentence
 
     hump = [2.0 + i / 10 for i in range(1, 80)]
-    said = "the loss rose from 1.98 to 9.8 between updates 109 and 179, and came back"
+    said = "from update 109 on the loss was above all of the 100 before; it reached 9.8 (a mean of 3, to update 179)"
+    said += " where 1.98 is usual, and came back"
     assert found(hump) == ("healthy", "info", said)
     assert found([*[3.5] * 2, *hump])[0] == "healthy"
     plateau = [5.0 + i / 1000 for i in range(80)]

@@ -53,7 +53,7 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         (
             [*(2.0 - min(i, 50) / 50 for i in range(99)), 5.0],
             1.04,
-            "the last losses (the largest counts as the second largest) have a mean of 1, only 3.8% below",
+            "the last losses, the largest cut to the second largest, have a mean of 1, only 3.8% below",
         ),
         (FLAT, None, "the loss did not improve: 2 to 2"),
     ):

@@ -148,9 +148,15 @@ def test_in_fp16_the_gradient_is_the_same_and_overflows_are_skipped(tmp_path: Pa
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("mean_of_samples", "loss=streams:mean_of_samples returns a mean: micro-batches are weighted by their numbers"),
+        (
+            "mean_of_samples",
+            "loss=streams:mean_of_samples returns one number, taken as a mean: micro-batches are weighted by their",
+        ),
         ("tokens_alone", "loss=streams:tokens_alone returns the losses of elements: each counts once, padding too"),
-        ("terms", "mean of loss=streams:terms returns a mean: .*; loss=streams:terms: each micro-batch runs forward"),
+        (
+            "terms",
+            "mean of loss=streams:terms returns one number, .*; loss=streams:terms: each micro-batch runs forward",
+        ),
         (
             "unlike",
             "; loss=streams:unlike of two samples is not the mean of the losses of each: accumulation is not exact",

@@ -102,13 +102,12 @@ class Overflow:
     @property
     def where(self) -> str:
         """The module, which call of it, and in which micro-batch."""
-        text = f"{self.module or 'the model'} ({self.kind})"
-        text += f", call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
-        return text + self.batch
+        call = f"call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
+        return f"{self.module or 'the model'} ({', '.join(filter(None, (self.kind, call, self.batch)))})"
 
     @property
     def batch(self) -> str:
-        return f", micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
+        return f"micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
 
     @property
     def undefined(self) -> bool:
@@ -146,19 +145,20 @@ class Overflow:
         if self.phase == "parameters":
             return f"the weights {self.module} are already not finite: an earlier update broke them"
         if self.phase in ("inputs", "targets"):
-            return f"the {self.phase}{self.batch} are not finite"
+            return f"the {self.phase}{f' of {self.batch}' if self.batch else ''} are not finite"
         if self.phase == "buffers":
             return f"the buffer {self.module} was not finite beforehand"
         if self.phase == "loss":
-            how = f": {self.failure} in {self.place}" if self.undefined else f"{by}{self.far}"
-            return f"every module's output is finite, the loss is not{how} ({self.after})"
+            how = f"overflows{by.lstrip(',')}{self.far}" if by or self.far else "is not"
+            how = f"is not: {self.failure} in {self.place}" if self.undefined else how
+            return f"every module's output is finite, and the loss {how} ({self.after})"
         if self.phase == "between":
             code = f"{self.inside or 'the model'}'s arithmetic before {self.where}"
             return f"{code} {self.fails}{by}{self.far} ({self.after})"
         if self.phase == "gradient":
             return (
                 f"all outputs and their gradients are finite; the gradient of the weight {self.module} {self.fails}"
-                f"{self.far}{self.batch}"
+                f"{f' in {self.batch}' if self.batch else ''}{self.far}"
             )
         if self.phase == "unscale":
             return f"the gradient of the weight {self.module} overflows where it is divided by the loss scale"

@@ -28,6 +28,8 @@ class Rise:
     """The update at which it was reached."""
     early: float
     """The highest level within a window."""
+    known: int
+    """The number of losses that it was above."""
 
     @property
     def is_slow(self) -> bool:
@@ -92,7 +94,8 @@ class SpikeRecovered(Rule):
             height = median(sorted(self.now)) - usual
             large = height > (self.factor - 1) * abs(usual) and height > self.share * abs(history.loss_early)
             if large and height > self.spread * self.recent.spread:
-                self.rise = Rise(line["attempt"] - self.smooth + 1, usual, level, line["attempt"], level)
+                at, known = line["attempt"], len(self.recent.values)
+                self.rise = Rise(at - self.smooth + 1, usual, level, at, level, known)
 
     def suspects(self, run: FinishedRun) -> list[int]:
         return [self.first.began] if self.first else []
@@ -101,9 +104,11 @@ class SpikeRecovered(Rule):
         rise = self.first or self.slow
         if rise is None or not run.trains:
             return None
-        sentence = f"the loss rose from {rise.usual:.3g} to {rise.height:.3g}"
-        sentence += f" between updates {rise.began} and {rise.top}, and came back"
-        sentence += f" ({self.count} times)" if self.count > 1 else ""
+        sentence = f"from update {rise.began} on the loss was above all of the {rise.known} before; it reached"
+        sentence += (
+            f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where {rise.usual:.3g} is usual"
+        )
+        sentence += f", and came back{f', the first of {self.count} times' if self.count > 1 else ''}"
         seen = {"usual": rise.usual, "height": rise.height, "count": max(self.count, 1)}
         severity = "info" if rise is self.slow or run.reverses else "warning"
         return self.found(severity, sentence + run.samples_of(rise.began), rise.began, **seen)

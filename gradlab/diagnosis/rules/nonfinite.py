@@ -248,8 +248,9 @@ class NaNGradient(NonFinite):
         made = o.derivative if o is not None else None
         if named := [c for c in self.causes if made in c.split()]:
             found.causes = named
-        elif o is not None and not o.undefined:
-            found.causes = [c for c in self.causes if "overflow" in c]
+        elif o is not None:
+            overflows = [c for c in self.causes if "overflow" in c]
+            found.causes = [f"{o.failure} in {o.place}"] if o.undefined and o.place else overflows
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

@@ -50,6 +50,7 @@ class Exploding(Rule):
     def begin(self) -> None:
         self.moved = 0.0  # the largest of the updates before it began, of those that were measured
         self.at: int | None = None
+        self.times = 0  # that it was left
         self.usual = math.nan  # before it was left
         self.known: list[float] = []  # the norms then
         self.reached = math.nan  # since then
@@ -67,6 +68,7 @@ class Exploding(Rule):
             factor = self.growth if len(known) >= history.window else self.growth**2
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
+                self.times += 1
                 self.before, self.known = history.loss_late, known
             else:
                 self.moved = max(self.moved, line.get("update/ratio", 0.0))
@@ -87,11 +89,11 @@ class Exploding(Rule):
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
         if self.at is not None:
-            times = f"{self.growth:g} times its usual {self.usual:.3g}"
-            sentence = f"the gradient norm passed {times} at update {self.at}"
+            times, again = f"{self.growth:g} times its usual {self.usual:.3g}", " again" * (self.times > 1)
+            sentence = f"the gradient norm passed {times}{again} at update {self.at}"
             if (few := len(self.known)) < run.window:
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
-                sentence = f"the gradient norm, {before} before, rose at update {self.at}"
+                sentence = f"the gradient norm, {before} before, rose{again} at update {self.at}"
             sentence += f", and reached {self.reached:.3g}"
             evidence = {"largest": self.reached, "usual": self.usual}
             return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))

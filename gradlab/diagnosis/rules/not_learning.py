@@ -35,7 +35,8 @@ class Stalled(Rule):
             return None
         ratio = h.update_ratios.median
         course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else progress(run)
-        sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {course}"
+        little = f"changes the weights by {ratio:.1g} times their norm" if ratio else "leaves the weights as they are"
+        sentence = f"an update usually {little}, and {course}"
         found = self.found("critical", sentence, ratio=ratio)
         if cut_short:
             found.sentence += f"; the learning rate came to nothing: the {h.attempts} updates of the run are worth"

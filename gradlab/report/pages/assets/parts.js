@@ -303,7 +303,7 @@ const parts = (() => {
       if (i >= 0)
         steps.push([
           "",
-          `Update ${run.attempt[i]}${epoch(run.attempt[i])}: the last one before that was applied; loss ${number(run.loss[i])}, gradient norm ${number(run.norm[i])}${run.scaled ? `, loss scale ${number(run.scale[i])}` : ""}.`,
+          `Update ${run.attempt[i]}${epoch(run.attempt[i])}: the last that was applied before it; loss ${number(run.loss[i])}, gradient norm ${number(run.norm[i])}${run.scaled ? `, loss scale ${number(run.scale[i])}` : ""}.`,
         ]);
     }
     if (e.scale_fell_from !== undefined) {
@@ -325,7 +325,7 @@ const parts = (() => {
           : "";
       steps.push([
         "bad",
-        `${facts.crash ? "In the update that was replayed" : "On the weights of the end"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last finite") ? healthy : ""}`,
+        `${facts.crash ? "In the update that was replayed" : "With the final weights"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last finite") ? healthy : ""}`,
       ]);
     }
     if (o.status === "failed" || o.status === "given_up")

@@ -64,16 +64,29 @@ class FinishedRun(LossCourse):
                 return True
         return False
 
-    def better(self, loss: float, constant: float) -> bool:
+    def better(self, loss: float, constant: float, error: float | None = None) -> bool:
         """Whether a loss is below that of a constant answer by enough to count as learnt.
 
         By the fraction `learning` of it. Where zero may mean nothing, by more than the noise, and by that fraction of
         the fall to the constant or of its loss, whichever is less: outputs of wild scale begin with a large fall.
+
+        error: of the loss; None: that of the last ones.
         """
         if self.constant_found:
             scale = min(abs(self.history.loss_early - constant), abs(constant))
-            return loss < constant - max(3 * self.history.end[1], self.learning * scale)
+            noise = self.history.end[1] if error is None else error
+            return loss < constant - max(3 * noise, self.learning * scale)
         return loss <= (1 - self.learning) * constant
+
+    def evaluates_better(self, loss: float, constant: float) -> bool:
+        """The same of an evaluation: it is of the samples of which the constant answer's loss is.
+
+        What these samples add to a loss they add to both, as losses of batches have and evaluations have not. The noise
+        is then that from one evaluation to the next, where several are known after the first.
+        """
+        later = [v for v in self.history.evaluations[1:] if math.isfinite(v)]
+        steps = sorted(abs(after - before) for before, after in pairwise(later))
+        return self.better(loss, constant, min(median(steps), self.history.end[1]) if len(steps) > 1 else None)
 
     @cached_property
     def generalizes(self) -> bool | None:
@@ -86,7 +99,7 @@ class FinishedRun(LossCourse):
         if not found:
             return None
         if self.eval_constant is not None:
-            return self.better(min(found), self.eval_constant) or self.classifies
+            return self.evaluates_better(min(found), self.eval_constant) or self.classifies
         began = max(self.history.loss_first, self.history.loss_early)
         fell = len(found) > 1 and min(found[1:]) < found[0] - self.learning / 10 * abs(found[0])
         return True if fell or min(found) <= began - self.learning * abs(began) else None
@@ -140,8 +153,9 @@ class FinishedRun(LossCourse):
         if not self.long or not found or not h.first:
             return False
         if self.constant is not None and self.eval_constant is not None:
-            was = self.better(h.loss_lowest, self.constant) and self.better(min(found), self.eval_constant)
-            return was and not (self.better(h.end[0], self.constant) or self.better(found[-1], self.eval_constant))
+            was = self.better(h.loss_lowest, self.constant) and self.evaluates_better(min(found), self.eval_constant)
+            now = self.better(h.end[0], self.constant) or self.evaluates_better(found[-1], self.eval_constant)
+            return was and not now
         better = h.loss_early - max(self.learning * abs(h.loss_early), 3 * h.noise / self.window**0.5)
         return max(h.loss_lowest, min(found)) < better and min(h.end[0], found[-1]) >= h.loss_early
 

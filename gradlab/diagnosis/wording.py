@@ -39,6 +39,7 @@ def progress(run: FinishedRun) -> str:
         gain = (run.constant - end) / abs(run.constant) if run.constant else 0.0
         than = f"the best constant answer{' found' * run.constant_found} ({run.constant:.4g})"
         beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
+        beside = "below" if gain > run.learning else beside  # and not beyond its noise, or no evaluation is
         return f"the last losses{without_largest(h)} have a mean of {end:.4g}, {beside} {than}"
     began = h.began
     gain = (began - end) / abs(began) if began else 0.0

@@ -60,6 +60,15 @@ def test_of_a_loss_whose_zero_means_nothing_noise_is_the_measure() -> None:
     assert run(level, constant=51.6, constant_found=True).keys().isdisjoint({"not_learning"}), "beyond its noise"
 
 
+def test_what_targets_add_to_a_loss_is_no_noise_of_its_evaluations() -> None:
+    """As counts do: batches differ by more than there is to learn, and all evaluations are of the same samples."""
+    noisy = [-4.0 + 3.0 * math.exp(-i / 20) + 2.6 * (-1) ** (i // 2) for i in range(192)]
+    evals = [-3.60, -3.68, -3.66, -3.71, -3.68, -3.70]
+    assert "not_learning" not in run(noisy, constant=-1.75, eval_constant=-2.1, constant_found=True, evals=evals)
+    found = run(noisy, constant=-1.75, eval_constant=-3.68, constant_found=True, evals=evals)
+    assert "not_learning" in found
+
+
 def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> None:
     """As of consistency between two views: all outputs the same make it zero, and are no use."""
     assert "not_learning" not in run(FALLING, constant=0.0, constant_found=True)

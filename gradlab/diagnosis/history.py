@@ -65,6 +65,8 @@ class History:
         self.evaluations: list[float] = []
         self.accuracy = 0.0
         """The best of the evaluations; 0 where it is not known."""
+        self.classes = False
+        """Whether it is known, as where targets are classes."""
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
         self.weights: list[float] = []
@@ -88,6 +90,7 @@ class History:
         if "grad/norm" not in line:
             self.evaluations.append(line.get("eval/loss", math.nan))
             self.accuracy = max(self.accuracy, line.get("eval/accuracy", 0.0))
+            self.classes |= "eval/accuracy" in line
             return
         self.attempts += 1
         self.skipped += line["update/skipped"] or bool(line.get("update/empty"))

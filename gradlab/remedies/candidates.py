@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -17,6 +18,7 @@ from gradlab.config.schema import Config
 
 if TYPE_CHECKING:
     from gradlab.remedies.evidence import Evidence
+    from gradlab.remedies.proposal import Proposal
 
 GROUPS = {group for group, _ in OPTIONS}
 SHOWN = 4
@@ -47,7 +49,7 @@ def candidates_for(e: Evidence, config: Config, given: list[str], search: bool =
 
     before = replace(config, init_from=None) if config.pretrain else config
     found, seen, made_of = list[Candidate](), set[tuple[str, ...]](), [before]
-    for proposal in proposals(e, before, search):
+    for proposal in (changing(before, each) for each in proposals(e, before, search)):
         if proposal.remedy is None:
             made = list[str]()
         else:
@@ -68,6 +70,21 @@ def candidates_for(e: Evidence, config: Config, given: list[str], search: bool =
             found.append(Candidate(label(proposal.name.split("+")), made, proposal.why, proposal.lines))
     few = [*[c for c in found if c.overrides][:SHOWN], *[c for c in found if c.lines][:SHOWN]]
     return found if search else [c for c in found if c in few]
+
+
+def changing(config: Config, proposal: Proposal) -> Proposal:
+    """Of several shipped remedies as one change those alone that change the configuration."""
+    from gradlab.remedies.proposal import named
+
+    parts = proposal.name.split("+") if proposal.shipped else []
+    if len(parts) < 2:
+        return proposal
+    kept = []
+    for part in parts:
+        with contextlib.suppress(Invalid, ValueError):
+            tried(config, named(part).remedy or Remedy())
+            kept.append(part)
+    return named("+".join(kept)) if kept else proposal
 
 
 def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:

@@ -30,7 +30,8 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
         why = f"with it no update moves the weights by more than {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}"
     elif e.norms:
-        bound, why = min(e.norms), f"the smallest gradient norm before the failure was {min(e.norms):.2g}"
+        before = f" before update {e.until}" if e.until else ""
+        bound, why = min(e.norms), f"the smallest gradient norm{before} was {min(e.norms):.3g}"
     if 0 < bound < math.inf:
         yield setting("clip=norm", why, {"clip": "norm", "clip.max_norm": two_digits(bound)})
 

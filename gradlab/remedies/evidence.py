@@ -17,7 +17,7 @@ from gradlab.runs.record import RunRecord
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
 
-DAMAGE = ("bad_batch", "exploding")
+DAMAGE = ("bad_batch", "exploding", "loss_spike_recovered")
 """Findings after whose first update nothing is usual any more."""
 
 
@@ -40,6 +40,8 @@ class Evidence:
     """Norm of all weights at the first update."""
     norms: Sequence[float] = ()
     """Of the gradient before clipping."""
+    until: int | None = None
+    """The update before which these are; None: of the whole run."""
     steady: Sequence[float] = ()
     """Those that show what is usual (see `steady_norms`); empty where too few do."""
     coefficient: float = 1.0
@@ -71,7 +73,7 @@ def evidence(run: RunRecord) -> Evidence:
     """The evidence in a run's folder; what was not measured stays empty."""
     lines = [line for line in before_failure(run) if not line.get("update/skipped")]
     rate = float((run.config.get("optimizer") or {}).get("lr") or math.nan)
-    sound = before_damage(run, lines)
+    sound, damaged_at = before_damage(run, lines)
     norms = [line["grad/norm"] for line in sound if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
     at = failed_at(run)
     if run.updates and (run.verdict or "").startswith("nan_") and not math.isfinite(run.updates[0]["train/loss"]):
@@ -92,6 +94,7 @@ def evidence(run: RunRecord) -> Evidence:
         rate=statistics.median(rates) if rates else 1.0,
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
         norms=norms,
+        until=damaged_at or at,
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
         skipped=len(run.updates) - len(applied),
@@ -102,11 +105,12 @@ def evidence(run: RunRecord) -> Evidence:
     )
 
 
-def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those before a batch or an explosion from which the run did not recover; all where that is known of none."""
+def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int | None]:
+    """Those before the first update of such a finding, and that update; all, and None, where there are none."""
     began = [f.get("began") for f in run.diagnosis.get("findings") or [] if f["code"] in DAMAGE]
-    first = min((at for at in began if at is not None), default=math.inf)
-    return [line for line in lines if line["attempt"] < first] or lines
+    first = min((at for at in began if at is not None), default=None)
+    before = [line for line in lines if first is not None and line["attempt"] < first]
+    return (before, first) if before else (lines, None)
 
 
 def at_full_rate(line: Mapping[str, Any], rate: float) -> float:

@@ -116,6 +116,8 @@ def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"the first losses were {found['times']:.3g} times that of a constant answer, and fell to the end"
         yield rate(e, c, 10.0, f"{why}: ten times the rate")
         lines = "subtract the mean of the targets and divide by their spread; or begin with smaller outputs"
+        if found.get("classes"):
+            lines = "begin with the logarithms of the classes' shares as the last biases; or with smaller outputs"
         yield code("targets", lines, why)
 
 

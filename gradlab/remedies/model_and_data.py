@@ -51,13 +51,15 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     sizes = [s for s in e.sizes.values() if s > 0]
     if not sizes:
         return
-    middle = statistics.median(sizes)
-    odd = {n: s for n, s in e.sizes.items() if s == 0 or not 0.1 < s / middle < 10}
-    if (len(sizes) >= MANY and not 0.3 < middle < 2) or not SIZES[0] < middle < SIZES[1]:
-        usual = math.sqrt(2)
+    middle, usual = statistics.median(sizes), math.sqrt(2)
+    off = (len(sizes) >= MANY and not 0.3 < middle < 2) or not SIZES[0] < middle < SIZES[1]
+    apart = {n: s for n, s in e.sizes.items() if s == 0 or not 0.1 < s / middle < 10}
+    odd = {n: s for n, s in apart.items() if not (off and SIZES[0] < s < SIZES[1])}
+    if off:
         said = f"weights begin at {middle:.2g} / sqrt(fan-in), {middle / usual:.2g} times the {usual:.2g} of He's"
         yield named("he_init", said)
-        yield code("initial weights", f"scale the initial weights by {usual / middle:.2g}", said)
+        but = f", but for {listed(apart)}," if apart else ""
+        yield code("initial weights", f"scale the initial weights{but} by {usual / middle:.2g}", said)
     saturated = str(e.found.get("saturated_units", {}).get("module"))
     for name in (n for n, size in e.sizes.items() if n.startswith(f"{saturated}.") and size > SIZES[1]):
         if name not in odd:
@@ -65,7 +67,8 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield code("initial weights", f"scale the initial {name} by {1 / e.sizes[name]:.2g}", said)
     for name, size in list(odd.items())[:3]:
         said = f"{name} begins at {size:.2g} / sqrt(fan-in), the other layers at {middle:.2g}"
-        scale = f"scale the initial {name} by {middle / size:.2g}, or leave it" if size else f"leave the initial {name}"
+        to = usual if off else middle
+        scale = f"scale the initial {name} by {to / size:.2g}, or leave it" if size else f"leave the initial {name}"
         yield code("initial weights", f"{scale} as PyTorch makes it", said)
 
 
@@ -103,7 +106,7 @@ def listed(names: Collection[str]) -> str:
 def units(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The activation of the layer whose units are dead or saturated."""
     for verdict, form in (
-        ("dead_units", "GELU or a leaky ReLU"),
+        ("dead_units", "a leaky ReLU"),
         ("saturated_units", "ReLU or GELU, or normalise before"),
     ):
         if (module := e.found.get(verdict, {}).get("module")) is not None:
@@ -135,14 +138,14 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
-    better = "the loss is hardly better than that of a constant answer, or no better"
+    better = "too little is learnt beyond a constant answer"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
     if best is not None and constant is not None and best >= constant:
         better = "no evaluation is better than a constant answer"
     elif "memorising" in e.found and best is not None:
         better = f"the best evaluation ({best:.4g}) is hardly better than that of a constant answer"
     elif "constant" not in found:
-        better = "the loss is hardly better than at the beginning, or no better"
+        better = "the loss is not better enough than at the beginning"
     yield code(
         "targets",
         "check that inputs and targets belong together (no shuffle or shift of one alone), that inputs are of size 1, "

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradlab.config.schema import Config
+from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, named, setting
 
@@ -36,9 +37,8 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
     if not p.half:
         return
     if not p.enabled:
-        yield named(
-            "loss_scaling", f"{e.found.get('underflow_fp16', {}).get('flushed', 0):.0%} of the gradient is lost"
-        )
+        if flushed := e.found.get("underflow_fp16", {}).get("flushed", 0.0):
+            yield named("loss_scaling", f"{percent(flushed)} of the gradient is lost")
         return
     default = type(p)
     if p.min_scale > default.min_scale and e.skipped < 20:

@@ -89,13 +89,21 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
-    yield from initial_sizes(e, c)
-    yield from structural("relu+he_init", "residual", "layer_norm", "batch_norm", "gated")(e, c)
-    yield from adaptive(e, c)
-    yield from lower_rate(e, c)
-    lines = {"residual connections": "add residual connections", "normalisation": "normalise each layer"}
-    if missing := [lines[name] for name in e.found.get("vanishing", {}).get("missing", lines)]:
-        yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
+    """Of a gradient that was there at first the rate comes first; over time steps layers are no matter."""
+    found = e.found.get("vanishing", {})
+    if not found.get("at_first", True):
+        for maker in (lower_rates, structural("relu+he_init", "residual", "layer_norm", "batch_norm"), adaptive):
+            yield from maker(e, c)
+    elif "late_to_early_time" in found:
+        yield from structural("gated")(e, c)
+        yield code("time steps", "shorten the sequences, or use gated cells", "the first steps get next to no gradient")
+    else:
+        yield from initial_sizes(e, c)
+        yield from structural("relu+he_init", "residual", "layer_norm", "batch_norm")(e, c)
+        yield from adaptive(e, c)
+        lines = {"residual connections": "add residual connections", "normalisation": "normalise each layer"}
+        if missing := [lines[name] for name in found.get("missing", lines)]:
+            yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -111,6 +119,9 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
+    if o is not None and o.undefined and o.derivative and own and not excess(e) > FAR:
+        yield from stable_loss(e, c)  # of a number at which it has no derivative, whatever the rate
+        return
     if excess(e) > 3 and own:
         makers.append(lower_rate)
     for maker in (*makers, wider, lower_rates, clip_norm, warmup):

@@ -97,7 +97,9 @@ class Vanishing(Rule):
             sentence = (
                 f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {progress(run)}"
             )
-            return self.found("critical", sentence, None, late_to_early_time=time)
+            found = self.found("critical", sentence, None, late_to_early_time=time)
+            found.causes = [c for c in found.causes if "residual" not in c]  # they are between layers
+            return found
         return None
 
     def over_layers(self, run: FinishedRun, depth: float) -> Finding:
@@ -115,18 +117,24 @@ class Vanishing(Rule):
         missing = [name for name, has in paths(run).items() if not has]
         found.causes = self.possible(run, found.causes, missing)
         found.evidence |= {"missing": missing} if run.inspection is not None else {}
+        found.evidence |= {"at_first": self.at_first}
         return found
 
     def possible(self, run: FinishedRun, causes: list[str], missing: list[str]) -> list[str]:
         """The causes that what is known of the model leaves. missing: what would carry a gradient through layers."""
-        if self.ratios.values[0] <= self.ratio:  # neither the architecture nor the initial weights
-            return ["updates that took it from them, since it was there at first: the learning rate"]
+        if not self.at_first:  # neither the architecture nor the initial weights
+            return ["the learning rate is too high: early layers had a gradient at first, and updates took it away"]
         if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
             flat = any("sigm" in name or "tanh" in name for name in seen)
             causes = [c for c in causes if flat or "sigmoid" not in c]
         if missing and run.inspection is not None:
             return [c.replace("residual connections or normalisation", " or ".join(missing)) for c in causes]
         return causes if missing else [c for c in causes if "residual" not in c]
+
+    @property
+    def at_first(self) -> bool:
+        """Whether early layers had as little of a gradient at the first record."""
+        return self.ratios.values[0] > self.ratio
 
     def unable(self, run: FinishedRun) -> str | None:
         nothing = "the weights that are trained are of one layer" if len(run.history.layer_names) < 2 else None

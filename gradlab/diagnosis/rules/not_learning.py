@@ -108,10 +108,13 @@ class NotLearning(Rule):
             times = h.loss_early / run.constant
             if not (times > self.far and run.steady):
                 return self.caused(run, self.found(severity, sentence, **seen))
-            sentence += f"; the first losses were {times:.3g} times that, and the loss was falling to the end"
-            found = self.found(severity, sentence, **seen, times=times)
+            sentence += f"; the first losses were {times:.3g} times that of the constant answer to the training data,"
+            sentence += " and the loss was falling to the end"
+            found = self.found(severity, sentence, **seen, times=times, **({"classes": True} if h.classes else {}))
             found.causes = [
-                "targets whose mean or size is far from that of the outputs",
+                "classes whose shares are far from those that the outputs begin with"
+                if h.classes
+                else "targets whose mean or size is far from that of the outputs",
                 "initial weights that are too large",
                 "the learning rate is too low, or the run too short",
             ]

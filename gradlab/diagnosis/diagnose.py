@@ -22,6 +22,10 @@ TOGETHER = 16
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
 
+DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
+"""Findings that noise in place of gradients may explain."""
+
+
 class MetricStream:
     """Passes the lines of metrics to the history and to the rules, several at a time."""
 
@@ -89,6 +93,7 @@ def diagnose(
         checked.append(rule.code)
         if (finding := rule.find(run)) is not None:
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
+            drowned(run, finding)
             findings.append(finding)
     deciding = {rule.code for rule in stream.rules if rule.decides}
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
@@ -117,6 +122,14 @@ def excluded(run: FinishedRun) -> list[str]:
         "Adam's second moments lag (beta2)": not run.second_moments,
     }
     return [cause for cause, has_it_not in known.items() if has_it_not]
+
+
+def drowned(run: FinishedRun, finding: Finding) -> None:
+    """Noise as the first cause of a run that does not learn, where it is larger than the gradients."""
+    times = run.noise / run.history.usual_norm if run.history.usual_norm > 0 else 0.0
+    if finding.code in DROWNED and finding.severity == "critical" and times > 1:
+        finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
+        finding.evidence["noise"] = times
 
 
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:

@@ -40,6 +40,8 @@ class Measurements:
     """Where the graph of weights ends that it depends on, as far as known: a term of it may be trained by nothing."""
     second_moments: bool = True
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
+    noise: float = 0.0
+    """Norm of the noise that was added to the gradient of the last update, as expected."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     makes_targets: str = ""

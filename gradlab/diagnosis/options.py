@@ -47,7 +47,10 @@ def rule_classes() -> list[type[Rule]]:
 def with_rules(rules: list[type[Rule]]) -> type[DiagnosisOption]:
     """`DiagnosisOption` with a field for each rule."""
     made: list[tuple[str, type, Any]] = [(cls.code, cls, field(default_factory=cls)) for cls in rules]
-    return make_dataclass("Thresholds", made, bases=(DiagnosisOption,), namespace={"__module__": __name__})
+    text = "Thresholds: those that the rules share, and a field for each rule, by its code."
+    return make_dataclass(
+        "Thresholds", made, bases=(DiagnosisOption,), namespace={"__module__": __name__, "__doc__": text}
+    )
 
 
 Thresholds = option("diagnosis", "default")(with_rules(rule_classes()))

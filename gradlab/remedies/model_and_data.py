@@ -199,6 +199,12 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield setting("optimizer.weight_decay", why, {"optimizer.weight_decay": type(c.optimizer).weight_decay})
 
 
+def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where more of it is added to gradients than they are."""
+    if times := e.found.get(e.verdict, {}).get("noise"):
+        yield setting("noise=none", f"the noise has {times:.2g} times the norm of the gradients", {"noise": "none"})
+
+
 def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:
     if c.pitfall is not None:
         yield setting("pitfall", "the right update in place of the wrong one", {"pitfall": None})

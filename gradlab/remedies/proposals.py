@@ -39,6 +39,7 @@ from gradlab.remedies.model_and_data import (
     initial_biases,
     initial_sizes,
     longer,
+    no_noise,
     pitfall,
     samples,
     stable_loss,
@@ -232,5 +233,5 @@ WIDER: tuple[Maker, ...] = (
 
 def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
-    makers = (pitfall, decay, *LIKELY.get(e.verdict, ()), *(WIDER if search else ()))
+    makers = (pitfall, no_noise, decay, *LIKELY.get(e.verdict, ()), *(WIDER if search else ()))
     return [proposal for maker in makers for proposal in maker(e, c)]

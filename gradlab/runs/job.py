@@ -222,7 +222,9 @@ class Job(Sink):
         run, precision = self.trainer, self.config.precision
         run.assemble()
         overflow = inspection = None
-        if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
+        # a single skipped update at the end is how a dynamic loss scale finds its place
+        failing = run.failing and (self.stream.history.streak > 1 or not precision.scaled)
+        if self.world.main and (outcome.status == "failed" or failing or self.stream.history.broken):
             overflow = find_overflow(run)
         elif self.world.main and outcome.status == "completed":
             inspection = self.inspection()
@@ -238,6 +240,9 @@ class Job(Sink):
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
             second_moments=keeps_second_moments(run.update.optimizer),
+            noise=self.config.noise.norm(
+                outcome.applied, sum(p.numel() for p in run.module.parameters() if p.requires_grad)
+            ),
             overflow=overflow,
             inspection=inspection,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,

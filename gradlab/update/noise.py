@@ -26,6 +26,10 @@ class Noise:
     def std(self, update: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
+    def norm(self, update: int, elements: int) -> float:
+        """The norm that the noise of so many elements is expected to have."""
+        return float(self.std(torch.tensor(float(update)))) * elements**0.5 if self.active else 0.0
+
     def add_(
         self,
         tensors: Sequence[torch.Tensor],

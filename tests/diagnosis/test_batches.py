@@ -290,3 +290,13 @@ def test_of_a_large_batch_the_samples_with_the_largest_losses_are_measured() -> 
     assert ranked(found)[0].index == 777 and ranked(found)[0].stands_out
     bad = ranked([Sample(0, 1.0, 1.0), Sample(1, math.nan, 1.0), Sample(2, 1.0, 1.0)])
     assert bad[0].index == 1 and [s.stands_out for s in bad] == [True, False, False]
+
+
+def test_a_single_skipped_update_at_the_end_is_no_failure(tmp_path: Path) -> None:
+    """A scale that grows far after each good update overflows at every other one, and the last."""
+    scale = {"init_scale": 2.0**10, "growth_factor": 2.0**40, "backoff_factor": 2.0**-40, "growth_interval": 1}
+    given = ["precision=fp16", *(f"precision.{name}={value}" for name, value in scale.items())]
+    told = ended(tmp_path, Regression(16), *given, "optimizer=adam", "optimizer.lr=0.003")
+    lines = [json.loads(each) for each in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [each for each in lines if "train/loss" in each][-1]["update/skipped"]
+    assert "dead_units" in told["checked"] and told["first_overflow"] is None, told["sentence"]

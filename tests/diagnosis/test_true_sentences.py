@@ -382,3 +382,11 @@ def test_gradients_of_exactly_zero_have_no_ratio() -> None:
         stream.observe(line(i, loss), {"grad/layer": [0.0] * (len(NAMES) - 1) + [1.0]})
     sentence = told(diagnose(stream), "vanishing").sentence
     assert sentence.startswith("early layers' gradients are usually exactly zero") and "inf" not in sentence
+
+
+@pytest.mark.parametrize("noise", [0.5, 7.0])
+def test_noise_is_the_first_cause_where_it_is_larger_than_the_gradients(noise: float) -> None:
+    lines = [line(i, loss) for i, loss in enumerate(FLAT, 1)]
+    found = told(verdict(lines, constant=FLAT[0], noise=noise), "not_learning")
+    assert found.causes[0].startswith("the noise that is added to gradients, with 7 times") == (noise > 1)
+    assert ("noise" in found.evidence) == (noise > 1)

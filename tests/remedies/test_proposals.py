@@ -374,3 +374,9 @@ def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: f
     e = Evidence("nan_gradient", ratios=[1e-3] * 5 + [largest], norms=[1.0], overflow=o, failed_at=160, planned=400)
     found = tries(e, *CUSTOM, "loss=custom", "loss.target=nets:relative")
     assert "acos" in found[0].lines and any(t.overrides for t in found) == (largest > 0.1)
+
+
+@pytest.mark.parametrize("noise", [{}, {"noise": 7.0}])
+def test_noise_that_drowns_gradients_is_taken_away(noise: dict[str, float]) -> None:
+    found = tries(Evidence("exploding", {"exploding": noise}, planned=100), *CUSTOM, "noise=gaussian")
+    assert (found[0].overrides == ["noise=none"]) == bool(noise)

@@ -145,3 +145,4 @@ def test_noise_has_the_annealed_deviation_and_depends_on_its_seed_alone() -> Non
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert first.std().item() == pytest.approx(math.sqrt(0.3 / 10**0.55), rel=0.01)
     assert abs(first.mean().item()) < 0.01
+    assert noise.norm(9, 200_000) == pytest.approx(first.norm().item(), rel=0.01)

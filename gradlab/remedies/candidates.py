@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 GROUPS = {group for group, _ in OPTIONS}
 SHOWN = 4
 """Changes that a run prints at its end, and as many of those that are in the user's code."""
+
+
+class UnchangedError(ValueError):
+    """A remedy changes nothing of a configuration."""
 
 
 @dataclass
@@ -81,9 +84,13 @@ def changing(config: Config, proposal: Proposal) -> Proposal:
         return proposal
     kept = []
     for part in parts:
-        with contextlib.suppress(Invalid, ValueError):
+        try:
             tried(config, named(part).remedy or Remedy())
-            kept.append(part)
+        except UnchangedError:
+            continue
+        except (Invalid, ValueError):
+            return proposal  # it does not apply, nor does the whole
+        kept.append(part)
     return named("+".join(kept)) if kept else proposal
 
 
@@ -105,7 +112,7 @@ def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:
             option = OmegaConf.to_object(chosen(name, value)) if name in GROUPS and value else None
             setattr(after, name, option if name in GROUPS else parsed(value))
     if after == config and (remedy.set or remedy.multiply):
-        raise ValueError("it changes nothing here")
+        raise UnchangedError
     return after, made
 
 

@@ -32,7 +32,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     elif e.norms:
         before = f" before update {e.until}" if e.until else ""
         bound, why = min(e.norms), f"the smallest gradient norm{before} was {min(e.norms):.3g}"
-    if 0 < bound < math.inf:
+    if 0 < bound < math.inf and bound < e.peak:  # else it would not have acted when it mattered
         yield setting("clip=norm", why, {"clip": "norm", "clip.max_norm": two_digits(bound)})
 
 

@@ -42,6 +42,8 @@ class Evidence:
     """Of the gradient before clipping."""
     until: int | None = None
     """The update before which these are; None: of the whole run."""
+    peak: float = math.inf
+    """The largest norm since then."""
     steady: Sequence[float] = ()
     """Those that show what is usual (see `steady_norms`); empty where too few do."""
     coefficient: float = 1.0
@@ -95,6 +97,7 @@ def evidence(run: RunRecord) -> Evidence:
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
         norms=norms,
         until=damaged_at or at,
+        peak=peak(run, damaged_at),
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
         skipped=len(run.updates) - len(applied),
@@ -103,6 +106,12 @@ def evidence(run: RunRecord) -> Evidence:
         sizes=sizes,
         biases=biases,
     )
+
+
+def peak(run: RunRecord, since: int | None) -> float:
+    """The largest gradient norm since an update; infinity where it is not finite, or nothing is known to have begun."""
+    norms = [line["grad/norm"] for line in run.updates if since is not None and line["attempt"] >= since]
+    return max((norm if math.isfinite(norm) else math.inf for norm in norms), default=math.inf)
 
 
 def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int | None]:

@@ -352,6 +352,10 @@ def test_a_reason_is_of_what_changes_and_of_what_was_measured() -> None:
     assert "model.init=he" in found[0].overrides and "activation" not in found[0].why and found[0].name == "he_init"
     spiked = Evidence("loss_spike_recovered", norms=[2e-4], until=240, planned=500)
     assert any("before update 240 was 0.0002" in t.why for t in tries(spiked, *CUSTOM, "optimizer=adam"))
+    unseen = replace(spiked, peak=1e-4)
+    assert not any("clip.max_norm" in str(t.overrides) for t in tries(unseen, *CUSTOM)), "it would not have acted"
+    gelu = [t.why for t in tries(Evidence("vanishing"), "model=transformer")]
+    assert not any("slope" in why for why in gelu), "half of a change that does not apply is none"
     unscaled = (*CUSTOM, "precision=fp16", "precision.enabled=false")
     for lost in ({}, {"underflow_fp16": {"flushed": 0.4}}):
         scaled = [

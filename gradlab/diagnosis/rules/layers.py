@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import deque
 from dataclasses import dataclass
@@ -124,8 +125,9 @@ class Vanishing(Rule):
         """The causes that what is known of the model leaves. missing: what would carry a gradient through layers."""
         if not self.at_first:  # neither the architecture nor the initial weights
             return ["the learning rate is too high: early layers had a gradient at first, and updates took it away"]
-        if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
-            flat = any("sigm" in name or "tanh" in name for name in seen)
+        if run.inspection is not None:
+            seen = run.inspection.activations
+            flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
             causes = [c for c in causes if flat or "sigmoid" not in c]
         if missing and run.inspection is not None:
             return [c.replace("residual connections or normalisation", " or ".join(missing)) for c in causes]

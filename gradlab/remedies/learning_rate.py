@@ -134,7 +134,8 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.failed_at == 1:
         return
     updates = max(10, e.planned // 10)
-    first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if e.ratios else ""
+    large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason
+    first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
     why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
     if isinstance(c.schedule, Constant):
         yield setting("schedule=warmup", why, {"schedule": "warmup", "schedule.warmup": updates})

@@ -181,6 +181,13 @@ def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield code("graph", f"look for {CUTS} between {names} and the loss", why)
 
 
+def cut(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where the gradient was zero from the first update on, and units are alive."""
+    if e.found.get("zero_gradient", {}).get("cut"):
+        why = "the gradient is exactly zero from the first update on, and in no layer are all units dead"
+        yield code("graph", f"look for {CUTS} between the weights and the loss", why)
+
+
 def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield code("data", "drop samples without a target that counts, or cut them later", "some windows hold no target")
 

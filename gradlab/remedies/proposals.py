@@ -33,6 +33,7 @@ from gradlab.remedies.learning_rate import (
 )
 from gradlab.remedies.model_and_data import (
     bounded,
+    cut,
     decay,
     defaults,
     graph,
@@ -205,7 +206,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "diverged": (diverged,),
     "broken_graph": (graph,),
     "dead_units": (dead,),
-    "zero_gradient": (dead,),
+    "zero_gradient": (cut, dead),
     "saturated_units": (saturated,),
     "vanishing": (vanishing,),
     "underflow_fp16": (underflow,),

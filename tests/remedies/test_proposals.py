@@ -384,3 +384,10 @@ def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: f
 def test_noise_that_drowns_gradients_is_taken_away(noise: dict[str, float]) -> None:
     found = tries(Evidence("exploding", {"exploding": noise}, planned=100), *CUSTOM, "noise=gaussian")
     assert (found[0].overrides == ["noise=none"]) == bool(noise)
+
+
+@pytest.mark.parametrize("first", [7e-4, 0.3])
+def test_a_first_update_of_ordinary_size_is_no_reason_for_a_warm_up(first: float) -> None:
+    e = Evidence("diverged", ratios=[first, 0.02, 0.02], planned=300)
+    (why,) = [t.why for t in tries(e, *CUSTOM) if t.name == "schedule=warmup"]
+    assert ("the first update" in why) == (first > 0.1)

@@ -137,13 +137,25 @@ class NaNLoss(NonFinite):
         seen_in = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
         sentence = f"in the evaluation, {sentence}" if o.evaluation else sentence
         sentence, (alone, samples) = f"{sentence} ({seen_in})" if seen_in else sentence, self.alone(run)
-        found = self.found("critical", sentence + alone, run.history.bad_since, samples=samples, **ranges)
+        sentence += f"; {self.applied(run)}" * bool(run.history.applied_bad)
+        began = run.history.applied_bad_since or run.history.bad_since
+        found = self.found("critical", sentence + alone, began, samples=samples, **ranges)
         word = {"reciprocal": "division", "div": "division"}.get(o.place, o.place.rstrip("0123456789"))
         named = [c for c in self.causes if word and word in c.split()]
         found.causes = named or [
             c for c in self.causes if "targets" not in c or o.targets is None or o.targets.nonfinite
         ]
         return found
+
+    @staticmethod
+    def applied(run: FinishedRun) -> str:
+        """How many updates with a loss that is not finite were applied, and since when."""
+        h = run.history
+        many = f"{h.applied_bad} updates have" if h.applied_bad > 1 else "an update has"
+        zero = ": exactly zero" if h.applied_bad == h.applied_zero else ""
+        were, their = ("were", "their gradients are") if h.applied_bad > 1 else ("was", "its gradient is")
+        sentence = f"{many} a loss that is not finite, and {were} applied, since {their} finite{zero}"
+        return f"{sentence}; the first is update {h.applied_bad_since}"
 
     def unexplained(self, run: FinishedRun) -> Finding | None:
         """What the lines of metrics alone say."""
@@ -155,12 +167,8 @@ class NaNLoss(NonFinite):
             sentence = run.error or f"{what}, since update {h.bad_since}: not for a gradient alone, but for the loss"
             return self.found("critical", sentence + alone, h.bad_since, samples=samples)
         if h.applied_bad:
-            many = f"{h.applied_bad} updates have" if h.applied_bad > 1 else "an update has"
-            zero = ", of exactly zero" if h.applied_bad == h.applied_zero else ""
-            sentence = f"{many} a loss that is not finite, and {'were' if h.applied_bad > 1 else 'was'} applied, since"
-            sentence += f" the gradient is{zero}: the first is update {h.applied_bad_since}"
-            severity = "warning" if run.learns else "critical"
-            return self.found(severity, sentence + alone, h.applied_bad_since, updates=h.applied_bad, samples=samples)
+            severity, told = "warning" if run.learns else "critical", self.applied(run) + alone
+            return self.found(severity, told, h.applied_bad_since, updates=h.applied_bad, samples=samples)
         if h.skipped_bad:
             sentence = f"{h.skipped_bad} of {h.attempts} updates were skipped because their loss is not finite"
             severity = "warning" if h.skipped_bad > self.often * h.attempts else "info"

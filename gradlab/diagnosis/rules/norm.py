@@ -10,10 +10,12 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
+from gradlab.diagnosis.wording import CUTS
 
 
 @rule("exploding", position=60)
@@ -230,7 +232,7 @@ class Decaying(Trend):
 class ZeroGradient(Rule):
     """The gradient is exactly zero although the loss is not."""
 
-    causes = ("all units of a layer died", "the graph is broken", "the loss does not depend on the weights")
+    causes = ("all units of a layer died", f"{CUTS} on the way", "the loss does not depend on the weights")
     fixes = ("look for dead units", "check that the loss depends on the weights", "lower the learning rate")
     updates: int = 20
     """Updates in a row whose gradient is exactly zero."""
@@ -255,4 +257,7 @@ class ZeroGradient(Rule):
             found.causes = ["numbers of it that are not zero in fp32 are zero in fp16"]
         elif self.at > 1:  # it was there
             found.causes = found.causes[:1]
+        elif run.inspection is not None and passed(run):  # no layer's units are all dead
+            found.causes = found.causes[1:]
+            found.evidence["cut"] = True
         return found

@@ -77,7 +77,8 @@ def scheduler(call: CallSite, made: Value) -> Value:
     if lengths := of_closure(call):
         made.lengths = lengths
         frame = call.engine.frames[-1] if call.engine.frames else None
-        if frame is not None and isinstance(frame.call, ast.Call):
+        given = {a.arg for a in getattr(call.engine.scope.node, "args", ast.arguments([], [])).args}
+        if frame is not None and isinstance(frame.call, ast.Call) and given & {text.split(" <- ")[0] for text in lengths}:
             made.update(call=frame.call, path=frame.module.path)
     return made
 

@@ -251,6 +251,19 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 
 def passed(loop: TrainingLoop, model: Value) -> bool:
     """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making trains it."""
+    return leads_to_loss(loop, model) and not under_another(loop, model)
+
+
+def under_another(loop: TrainingLoop, model: Value) -> bool:
+    """Whether another network is called behind a model that nothing is seen to train: frozen features, perhaps."""
+    passes = [e for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e)]
+    own = [i for i, e in enumerate(passes) if e.value.root() is model.root()]  # type: ignore[union-attr]
+    if not own or len(own) == len(passes) or own[-1] == len(passes) - 1:
+        return False
+    return not any(overlap(one, model) for one in moved(loop)) and not put_into_train(loop, model)
+
+
+def leads_to_loss(loop: TrainingLoop, model: Value) -> bool:
     losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.kind == "tensor"]
     found = [e for loss in losses for e in (loss.forward, *loss.chain) if e is not None]
     if any(not loss.chain for loss in losses):

@@ -118,7 +118,7 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     flags = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth and "is not None" not in a.key}
     for step in scenario.of("schedule"):
-        if not counts_after(loop, step.event) or once_a_micro_batch(scenario, step):
+        if not counts_after(loop, step.event) or once_a_micro_batch(scenario, step) or apart(loop, step.event):
             continue
         backwards = [s for s in scenario.of("backward") if s.k == step.k]
         automatic = any(is_automatic(s.event) for s in backwards)
@@ -133,6 +133,12 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
             continue  # not in the first iteration, perhaps
         if loop.statement is not None or automatic or any(scenario.steps.index(s) < at for s in backwards):
             yield Hit(step, (later[0],))
+
+
+def apart(loop: TrainingLoop, event: Event) -> bool:
+    """Whether an event is in a loop of its own inside a training loop, which may have no iteration before the step."""
+    inner = [events(item.body) for item in walk_events(loop.body) if isinstance(item, Loop) and not item.once]
+    return any(event in one and all(e.kind not in ("backward", "step") for e in one) for one in inner)
 
 
 def is_automatic(backward: Event) -> bool:

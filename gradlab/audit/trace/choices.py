@@ -31,7 +31,10 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
 
 
 def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
-    """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them."""
+    """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them.
+
+    Of many the third stands for those between it and the last three, so that there is one under every condition.
+    """
     found: dict[int, tuple[Formula, Value]] = {}
     for condition, value in alternatives:
         for inner, v in value.choice or ((TRUE, value),):
@@ -39,7 +42,9 @@ def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, V
             known = found.get(id(v))
             found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
     flat = list(found.values())
-    return flat if len(flat) <= 6 else [*flat[:3], *flat[-3:]]
+    if len(flat) <= 6:
+        return flat
+    return [*flat[:2], (joined("or", [test for test, _ in flat[2:-3]]), flat[2][1]), *flat[-3:]]
 
 
 def either(test: Formula, one: Value, two: Value | None) -> Value:

@@ -153,5 +153,6 @@ def merged(values: list[Value]) -> Value:
         return schedules[-1].derived("scheduler", schedules[-1].name, among=schedules)
     found = (telling or values or [Value("none", "None")])[-1]
     if found.kind == "tensor" and any(one is not found for one in telling):
-        return found.derived("tensor", found.name, number=found.number, attributes=found.attributes)
+        word = found.range if all(one.range == found.range for one in telling) else ""
+        return found.derived("tensor", found.name, range=word, number=found.number, attributes=found.attributes)
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.freezing import renew
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.trace.iterables import (
@@ -40,6 +41,8 @@ def get_attribute(call: CallSite) -> Value | None:
 
 
 def set_attribute(call: CallSite) -> Value | None:
+    if len(call.args) == 3:
+        renew(call.engine, call.args[0], call.args[2])
     if len(call.args) != 3 or not isinstance(word := call.args[1].value, str):
         return None
     node = call.node.args

@@ -23,6 +23,7 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
         return Value("bool", first.name, formula=joined("or", parts))
     divisors = [[f for f in v.factors if f.sign == "/"] for _, v in flat if v.kind == "tensor"]
     made = first.derived(first.kind, first.name, choice=tuple(flat), birth=max(v.birth for _, v in flat))
+    made.range = first.range if all(v.range == first.range for _, v in flat) else ""
     if any(f != divisors[0] for f in divisors):
         made.perhaps_divided = True
     if "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1:

@@ -114,7 +114,7 @@ class Value:
     half: ast.AST | None = None  # of a model: where it was cast to fp16
     half_path: str = ""  # of the file of `half`
     always_half: bool = False  # the cast is under no condition, and no later one takes it back
-    frozen: bool = False  # of a model: its weights were frozen, under no condition
+    frozen: int = 0  # of a model: when its weights were frozen, under no condition, as a birth
     thawed: bool = False  # of a model: they may have been unfrozen, or some replaced
     last: str = ""  # of nn.Sequential: its last layer
     some: bool = False  # of parameters: not all of the model's; of an optimizer: it may have others than those known

@@ -8,7 +8,7 @@ import re
 from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.canonical_text import youngest
 from gradlab.audit.interpreter.loops import unrolled
-from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
@@ -54,11 +54,24 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
         made.update(traced=is_traced(value), origins=value.origins, cut=value.cut, cut_path=value.cut_path)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-            made.kind = kind_by_name(node.slice.value) or "unknown"
-        elif value.kind == "unknown" and {"step", "zero_grad"} <= called_on_items(engine, dotted(node.value)):
-            made.kind = "optimizer"
+            made.kind = stepped(engine, dotted(node.value)) or kind_by_name(node.slice.value) or "unknown"
+        elif value.kind == "unknown":
+            made.kind = stepped(engine, dotted(node.value)) or "unknown"
         value.attributes[key] = made
-    return value.attributes[key]
+    item = value.attributes[key]
+    if item.kind == "unknown" and item.made and not item.choice:
+        item.kind = stepped(engine, dotted(node.value)) or "unknown"
+    return item
+
+
+def stepped(engine: Engine, name: str) -> str:
+    """What the items of a list or dictionary are, if step() is called on them: `optimizer["generator"].step()`."""
+    methods, tail = called_on_items(engine, name), name.split(".")[-1]
+    if "step" not in methods:
+        return ""
+    if "zero_grad" in methods:
+        return "optimizer"
+    return next((kind for kind in ("scheduler", "optimizer") if NAMES[kind].search(tail)), "")
 
 
 def called_on_items(engine: Engine, name: str) -> set[str]:

@@ -27,7 +27,9 @@ FAR = 20
 
 
 def construct(call: CallSite, kind: str) -> Value:
-    made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path)
+    frames = call.engine.frames
+    entry = frames[-1].call if frames else None
+    made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path, entry=entry)
     return KINDS[kind](call, made) if kind in KINDS else made
 
 

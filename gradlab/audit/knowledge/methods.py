@@ -68,6 +68,8 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return owner
     if kind in ("unknown", "model") and name == "step" and not call.values and is_engine(call):
         owner.kind = kind = "engine"
+    if kind == "unknown" and name in PARAMETERS and not owner.choice and (owner.made or owner.given):
+        owner.kind = kind = "model"
     if kind == "engine" and name in ("backward", "step"):
         return deepspeed_method(call, owner)
     if kind == "stack" and name == "enter_context":

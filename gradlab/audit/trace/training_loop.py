@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -335,7 +336,9 @@ def differentiable(event: Event) -> bool:
 
 def same(one: Value, two: Value) -> bool:
     """Whether two optimizers are, or may be, one."""
-    if one is two or (one.name and one.name == two.name and one.call is two.call):
+    helpers = isinstance(one.entry, ast.Call) and isinstance(two.entry, ast.Call)
+    apart = helpers and one.entry is not two.entry  # two calls of one function that makes an optimizer
+    if one is two or (one.name and one.name == two.name and one.call is two.call and not apart):
         return True
     if one.held_by is two or two.held_by is one:
         return True

@@ -62,6 +62,7 @@ class Value:
     alone: bool = False  # made by a call of a class that is not seen, which received nothing of the training
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
+    entry: ast.AST = UNSET  # the call of the function that `call` is in
     path: str = ""  # of the file of `call`
     through: Value | None = None  # the accelerator or Fabric that made it
     checks_finite: bool = False  # the answer of a function that looks for NaN or Inf

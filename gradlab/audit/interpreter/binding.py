@@ -78,6 +78,7 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
         if value.kind == "model" and value.within is None:
             value.within = owner
     if target.attr == "requires_grad":
+        owner.own_weight = owner.kind == "unknown" and owner.made and owner.traced and value.value is True
         owner.traced = False
         if owner.kind == "detached" and value.value is True:
             owner.update(kind="unknown", leaf=target, cut=None, cut_path=engine.module.path)

@@ -22,7 +22,7 @@ PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
 
 
-CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function")
+CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function", "class")
 """Kinds of the items of a dictionary of which a key that is not known chooses one."""
 
 

@@ -82,6 +82,8 @@ def enter(
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
     limit = CALLS if engine.total < MANY else FEW
+    if owner is None and module is engine.audited:
+        limit *= 2  # not for the parts of many networks, of which one is chosen
     if function in engine.stack or len(engine.stack) >= DEPTH or engine.calls >= limit:
         return None
     if at is not function and abstract(function):

@@ -64,7 +64,9 @@ def optimizer(call: CallSite, made: Value) -> Value:
     given = [*weights, *(v for a in call.keywords.values() for v in every(a))]
     spend(call.engine.branches, several(weights))
     made.trained = tuple(dict.fromkeys(v.root() for v in given if v.kind in ("params", "model", "ddp")))
-    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in weights)
+    others = [v for v in weights if not v.own_weight]
+    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in others)
+    made.own_weight = bool(weights) and not others
     if made.trained:
         made.of = made.trained[0]
         return made

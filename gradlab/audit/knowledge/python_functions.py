@@ -52,6 +52,14 @@ def set_attribute(call: CallSite) -> Value | None:
     return Value("none", "None")
 
 
+def executed(call: CallSite) -> None:
+    """exec() of another file's text: the numbers and words at the top of the module may be others from now on."""
+    names = call.engine.top(call.engine.module).names
+    for name, value in names.items():
+        if value.kind == "number" and value.birth == 0:
+            names[name] = Value("unknown", name, given=True, birth=0)
+
+
 def partial(call: CallSite) -> Value | None:
     if not call.args:
         return None
@@ -122,6 +130,7 @@ NAMES: dict[str, Callable[[CallSite], Value | None]] = {
     "setattr": set_attribute,
     "functools.partial": partial,
     "partial": partial,
+    "exec": executed,
 }
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),

@@ -76,7 +76,7 @@ def torch_function(call: CallSite) -> Value:
         facts["traced"] = False
     elif tail in NEW:
         facts["traced"] = True
-    return Value(made=True, **facts)
+    return Value(made=True, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts)
 
 
 def added_up(call: CallSite) -> Value | None:

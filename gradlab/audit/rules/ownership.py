@@ -40,6 +40,8 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
     if value.kind == "optimizer":
         return same(value, optimizer)
     root, trained = value.root(), optimizer.trained
+    if optimizer.own_weight and root.kind in ("model", "ddp"):
+        return False
     if not trained or root.kind not in ("model", "ddp", "instance"):
         return None
     if any(is_part(model, root) for model in trained):

@@ -97,7 +97,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
             yield Hit(clip)
-    optimizers = scenario.loop.optimizers()
+    optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
     if any(e.kind == "given" for e in scenario.loop.events):
@@ -199,7 +199,9 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     conditional, apart = from_time_to_time(loop), other_data(loop)
     for event in modes:
         model = event.value
-        if event.name != "eval" or model is None or not passed(loop, model) or taken_back(model, modes):
+        if event.name != "eval" or model is None or taken_back(model, modes):
+            continue
+        if not passed(loop, model) and not part_passed(loop, model):
             continue
         if model.root().birth > loop.birth:
             continue  # a copy that is made anew
@@ -252,6 +254,15 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 def passed(loop: TrainingLoop, model: Value) -> bool:
     """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making trains it."""
     return leads_to_loss(loop, model) and not under_another(loop, model)
+
+
+def part_passed(loop: TrainingLoop, model: Value) -> bool:
+    """Whether a network that a loss comes from has this one as a part, which was not in eval() before the loop."""
+    if any(e.kind == "mode" and e.name == "eval" and e.value and related(e.value, model) for e in loop.before):
+        return False
+    losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None]
+    passes = (e for loss in losses for e in sources(loss) if e.value is not None and differentiable(e))
+    return any(is_part(model.root(), e.value.root()) for e in passes)  # type: ignore[union-attr]
 
 
 def under_another(loop: TrainingLoop, model: Value) -> bool:

@@ -126,6 +126,10 @@ class TrainingLoop:
     def optimizers(self) -> list[Value]:
         return self.stepped
 
+    def of_networks(self) -> list[Value]:
+        """The optimizers without those of single weights that belong to no network."""
+        return [optimizer for optimizer in self.stepped if not optimizer.own_weight]
+
     @cached_property
     def stepped(self) -> list[Value]:
         """The optimizers that take a step in this loop."""

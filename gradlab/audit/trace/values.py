@@ -143,6 +143,7 @@ class Value:
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
+    own_weight: bool = False  # made here with a gradient of its own: a part of no network
     leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
     parts: tuple[Value, ...] = ()  # the terms of a sum

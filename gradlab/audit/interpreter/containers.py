@@ -53,20 +53,23 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
         made.update(traced=is_traced(value), origins=value.origins, cut=value.cut, cut_path=value.cut_path)
+        made.within = value if value.kind in ("model", "ddp") or value.within is not None else None
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-            made.kind = stepped(engine, dotted(node.value)) or kind_by_name(node.slice.value) or "unknown"
+            made.kind = stepped(engine, node) or kind_by_name(node.slice.value) or "unknown"
         elif value.kind == "unknown":
-            made.kind = stepped(engine, dotted(node.value)) or "unknown"
+            made.kind = stepped(engine, node) or "unknown"
         value.attributes[key] = made
     item = value.attributes[key]
     if item.kind == "unknown" and item.made and not item.choice:
-        item.kind = stepped(engine, dotted(node.value)) or "unknown"
+        item.kind = stepped(engine, node) or "unknown"
     return item
 
 
-def stepped(engine: Engine, name: str) -> str:
-    """What the items of a list or dictionary are, if step() is called on them: `optimizer["generator"].step()`."""
-    methods, tail = called_on_items(engine, name), name.split(".")[-1]
+def stepped(engine: Engine, node: ast.Subscript) -> str:
+    """What an item of a list or dictionary is, if step() is called on it: `optimizer["generator"].step()`."""
+    name, tail = dotted(node.value), dotted(node.value).split(".")[-1]
+    key = f"[{node.slice.value!r}]" if isinstance(node.slice, ast.Constant) else ""
+    methods = called_on_items(engine, name + key)
     if "step" not in methods:
         return ""
     if "zero_grad" in methods:

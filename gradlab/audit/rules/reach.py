@@ -208,7 +208,7 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         later, here = loop.events[loop.events.index(event) + 1 :], event.frames == backward.frames
         goes_on, periodic = conditional.get(id(event), (not here, False))
         if here and id(event) not in conditional and loop.events.index(event) > loop.events.index(backward):
-            if put_into_train(loop, model):
+            if any(overlap(one, model) for one in put_into_train(loop)):
                 yield event.path, event.node  # at the end of the first iteration
                 return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
@@ -271,7 +271,7 @@ def under_another(loop: TrainingLoop, model: Value) -> bool:
     own = [i for i, e in enumerate(passes) if e.value.root() is model.root()]  # type: ignore[union-attr]
     if not own or len(own) == len(passes) or own[-1] == len(passes) - 1:
         return False
-    return not any(overlap(one, model) for one in moved(loop)) and not put_into_train(loop, model)
+    return not any(overlap(one, model) for one in [*moved(loop), *put_into_train(loop)])
 
 
 def leads_to_loss(loop: TrainingLoop, model: Value) -> bool:

@@ -31,6 +31,8 @@ FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|P
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
 """Names of schedules of a learning rate, and of nothing else."""
+FROM_ONE = re.compile(r"max\((self\.last_epoch|1,)|last_epoch \+ 1|1 \+ self\.last_epoch|step_count|self\.(?!last_epoch)\w+ \+= 1")
+"""What a schedule counts that does not begin at 0."""
 SCHEDULES = re.compile(r"(?i:sched|warm_?up|noam|anneal)|lr_|_lr|[a-z]LR$")
 """Names of what may make a schedule that is not PyTorch's."""
 
@@ -163,7 +165,7 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
     if any(e.kind == "schedule" and e.arguments and e.value is schedule for e in loop.events):
         return False
     own = [one for one in alternatives(schedule) if one.lineage]
-    if any(one.kind != "scheduler" or one.method("step") or one.method("get_lr") for one in own):
+    if any(one.kind != "scheduler" or one.method("step") or counts_from_one(one) for one in own):
         return False
     makers = {one.maker for one in alternatives(schedule) if not one.lineage}
     if all(TORCH.search(maker) for maker in makers):
@@ -172,6 +174,12 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
         return False
     unseen = TORCH.search(event.module.source.text) is not None or handed_in(schedule, event.module)
     return unseen and all(TORCH.search(maker) or not maker for maker in makers)
+
+
+def counts_from_one(schedule: Value) -> bool:
+    """Whether a schedule of the project's may give the rate of its first step before it, too."""
+    rates = schedule.method("get_lr")
+    return rates is not None and FROM_ONE.search(ast.unparse(rates[0])) is not None
 
 
 def handed_in(schedule: Value, module: Module) -> bool:

@@ -171,7 +171,7 @@ def model(call: CallSite, made: Value) -> Value:
     if word in ("torch.float16", "torch.half"):
         made.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
     if call.name.endswith("Sequential") and call.args:
-        made.last = call.args[-1].last or call.args[-1].maker
+        made.last = "" if call.args[-1].choice else call.args[-1].last or call.args[-1].maker
     for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):
         part.shared |= part.within not in (None, made)
         part.within = part.within or made

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
@@ -89,6 +89,7 @@ def loss(
     if first is not None and LOGITS.fullmatch(maker) and value_ranges.is_share(first):
         event = value_ranges.emit_unstable(engine, node, "probabilities", first)
         made.roots = made.roots | value_ranges.tokens_of(event)
+    made.roots = made.roots | bootstrapping.target(engine, node, maker, args)
     if not maker.startswith("torch.nn"):
         for value in tensors:
             if not value.scalar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.losses import chained
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.provenance import provenance
@@ -28,6 +28,8 @@ def combined(
         made = tensor_sum(left, right)
     else:
         made = scaled(engine, op, left, right, right_node, left_node)
+    if isinstance(op, ast.Mult):
+        tokens |= bootstrapping.advantage(engine, right_node if left_node is None else left_node, left, right)
     made.update(
         range=word,
         linear=linear(op, left, right),

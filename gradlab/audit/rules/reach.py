@@ -73,11 +73,11 @@ def moved(loop: TrainingLoop) -> list[Value]:
     return [*(model for optimizer in loop.optimizers() for model in optimizer.trained), *clips]
 
 
-def put_into_train(loop: TrainingLoop, model: Value | None = None) -> list[Value]:
-    """The models that are, before the loop or in one around it; of one model, if it is given."""
+def put_into_train(loop: TrainingLoop) -> list[Value]:
+    """The models that are, before the loop or in one around it."""
     around = [e for outer in loop.outer for e in events(outer.body)]
     modes = (e for e in [*loop.before, *loop.events, *around] if e.kind == "mode" and e.name == "train")
-    return [e.value for e in modes if e.value is not None and (model is None or related(e.value, model))]
+    return [e.value for e in modes if e.value is not None]
 
 
 def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:

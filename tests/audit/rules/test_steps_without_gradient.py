@@ -143,6 +143,49 @@ for x, y in loader:
     nn.utils.clip_grad_norm_(other.parameters(), 1.0)
     optimizer.step()
 """,
+    "of weights that were frozen before the optimizer was given them": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net().to("cuda")
+for p in net.parameters():
+    p.requires_grad = False
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()  # expect: GL701
+""",
+    "of a frozen network with a new head, or new layers inside": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+one, two, three = Net(), Net(), Net()
+for p in [*one.parameters(), *two.parameters(), *three.parameters()]:
+    p.requires_grad = False
+one.head = nn.Linear(8, 4)
+for name, part in two.named_modules():
+    setattr(part, name, Adapter(part))
+first = torch.optim.SGD(one.parameters(), lr=0.1)
+second = torch.optim.SGD(two.parameters(), lr=0.1)
+third = torch.optim.SGD(three.parameters(), lr=0.1)
+def freeze(net):
+    for p in net.parameters():
+        p.requires_grad = False
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    (F.cross_entropy(one(x), y) + F.cross_entropy(two(x), y)).backward()
+    first.step()
+    second.step()
+freeze(model)
+""",
 }
 
 

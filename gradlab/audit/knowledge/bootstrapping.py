@@ -62,7 +62,7 @@ def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> froz
 def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:
     """The logarithm of an action's probability times the difference of data and what a network says."""
     for one, other in ((left, right), (right, left)):
-        if one.likelihood and not other.likelihood and other.kind == "tensor" and sources(other):
-            if any(with_data(part, False) for part in made_of(other)):
-                return marked(engine, node, "advantage", other)
+        known = one.likelihood and not other.likelihood and other.kind == "tensor" and bool(sources(other))
+        if known and any(with_data(part, False) for part in made_of(other)):
+            return marked(engine, node, "advantage", other)
     return NO_ROOTS

@@ -11,7 +11,7 @@ from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
-from gradlab.audit.trace.values import CALLABLE, Value
+from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
 """Keywords of a schedule's length, its warm-up's first."""
@@ -28,7 +28,7 @@ FAR = 20
 
 def construct(call: CallSite, kind: str) -> Value:
     frames = call.engine.frames
-    entry = frames[-1].call if frames else None
+    entry = frames[-1].call if frames else UNSET
     made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path, entry=entry)
     return KINDS[kind](call, made) if kind in KINDS else made
 
@@ -81,8 +81,10 @@ def scheduler(call: CallSite, made: Value) -> Value:
     if lengths := of_closure(call):
         made.lengths = lengths
         frame = call.engine.frames[-1] if call.engine.frames else None
-        given = {a.arg for a in getattr(call.engine.scope.node, "args", ast.arguments([], [])).args}
-        if frame is not None and isinstance(frame.call, ast.Call) and given & {text.split(" <- ")[0] for text in lengths}:
+        function = call.engine.scope.node
+        given = {a.arg for a in function.args.args} if isinstance(function, ast.FunctionDef) else set()
+        received = bool(given & {text.split(" <- ")[0] for text in lengths})
+        if received and frame is not None and isinstance(frame.call, ast.Call):
             made.update(call=frame.call, path=frame.module.path)
     return made
 

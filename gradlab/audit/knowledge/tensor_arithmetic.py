@@ -8,7 +8,7 @@ from typing import Any
 from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.losses import chained
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.provenance import provenance
+from gradlab.audit.trace.provenance import is_traced, provenance
 from gradlab.audit.trace.values import Factor, Value
 
 
@@ -77,6 +77,8 @@ def scaled(
     made = one.derived("tensor", choice=())
     if isinstance(op, ast.Pow) or other.kind == "tensor":
         made.parts = ()
+    elif not is_traced(other):  # a weight that may have a graph
+        made.parts = tuple(part.derived(part.kind, part.name) for part in made.parts)
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
         sign = "/" if isinstance(op, ast.Div) and one is left else "*"
         made.factors = (*made.factors, Factor(sign, engine.canonical(node), other))

@@ -31,7 +31,9 @@ FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|P
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
 """Names of schedules of a learning rate, and of nothing else."""
-FROM_ONE = re.compile(r"max\((self\.last_epoch|1,)|last_epoch \+ 1|1 \+ self\.last_epoch|step_count|self\.(?!last_epoch)\w+ \+= 1")
+FROM_ONE = re.compile(
+    r"max\((self\.last_epoch|1,)|last_epoch \+ 1|1 \+ self\.last_epoch|step_count|self\.(?!last_epoch)\w+ \+= 1"
+)
 """What a schedule counts that does not begin at 0."""
 SCHEDULES = re.compile(r"(?i:sched|warm_?up|noam|anneal)|lr_|_lr|[a-z]LR$")
 """Names of what may make a schedule that is not PyTorch's."""

@@ -575,21 +575,27 @@ for epoch in range(9):
         opt.step()
         opt.zero_grad()
 """,
-    "a schedule of something else, and one that counts episodes": """
+    "a schedule of something else": """
 class Agent:
     def __init__(self, scheduler):
         self.scheduler = scheduler
         self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    def fit(self, rates):
+    def fit(self):
         for x, y in loader:
-            for _ in range(5):
-                self.epsilon = self.scheduler.step()
-            for done in y:
-                rates.step()
+            self.epsilon = self.scheduler.step()
             self.opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             self.opt.step()
-Agent(torch.optim.lr_scheduler.StepLR(optimizer, 9)).fit(torch.optim.lr_scheduler.StepLR(optimizer, 9))
+Agent(torch.optim.lr_scheduler.StepLR(optimizer, 9)).fit()
+""",
+    "a schedule that counts the episodes that end in a batch": """
+rates = torch.optim.lr_scheduler.StepLR(optimizer, 9)
+for x, y, ended in loader:
+    for i in ended:
+        rates.step()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
 """,
     "a schedule of all updates beside a loop of its own for the critic": """
 rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader) * epochs)
@@ -616,19 +622,28 @@ for x, y in loader:
 """,
     "two terms that are added up in one branch": """
 class Engine:
+    def __init__(self, net, parts):
+        self.net, self.parts = net, parts
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
     def fit(self):
-        for self.i, (x, y) in enumerate(loader):
-            self.update(x, y)
-    def update(self, x, y):
-        if self.both:
-            total, parts = self.criterion(model(x), y)
-            more, others = self.other(model(x), y)
+        for self.batch in loader:
+            self.update()
+    def update(self):
+        x, y = self.batch
+        if self.parts == "distilled":
+            total, items = self.compute_loss(self.net(x), y, 1)
+        elif self.parts == "both":
+            total, items = self.compute_loss(self.net(x), y, 2)
+            more, others = self.compute_loss_again(self.net(x), y)
             total += more
+            items += others
         else:
-            total, parts = self.criterion(model(x), y)
-        optimizer.zero_grad()
+            total, items = self.compute_loss(self.net(x), y, 3)
+        if self.parts:
+            total *= 2
+        self.opt.zero_grad()
         total.backward()
-        optimizer.step()
+        self.opt.step()
 """,
 }
 

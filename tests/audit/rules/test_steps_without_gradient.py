@@ -166,25 +166,35 @@ class Net(nn.Module):
         self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
     def forward(self, x):
         return self.head(self.body(x))
-one, two, three = Net(), Net(), Net()
-for p in [*one.parameters(), *two.parameters(), *three.parameters()]:
-    p.requires_grad = False
+one = Net()
+one.requires_grad_(False)
 one.head = nn.Linear(8, 4)
-for name, part in two.named_modules():
-    setattr(part, name, Adapter(part))
 first = torch.optim.SGD(one.parameters(), lr=0.1)
-second = torch.optim.SGD(two.parameters(), lr=0.1)
-third = torch.optim.SGD(three.parameters(), lr=0.1)
-def freeze(net):
-    for p in net.parameters():
-        p.requires_grad = False
 for x, y in loader:
     first.zero_grad()
-    second.zero_grad()
-    (F.cross_entropy(one(x), y) + F.cross_entropy(two(x), y)).backward()
+    F.cross_entropy(one(x), y).backward()
     first.step()
+two = Net()
+two.requires_grad_(False)
+for name, part in two.named_modules():
+    setattr(part, name, Adapter(part))
+second = torch.optim.SGD(two.parameters(), lr=0.1)
+for x, y in loader:
+    second.zero_grad()
+    F.cross_entropy(two(x), y).backward()
     second.step()
-freeze(model)
+class Trainer:
+    def __init__(self):
+        self.net = Net()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def a_later_stage(self):
+        for p in self.net.parameters():
+            p.requires_grad = False
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.opt.step()
 """,
 }
 

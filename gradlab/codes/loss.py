@@ -160,7 +160,6 @@ for x, y in loader:
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL610",

@@ -294,7 +294,6 @@ for x, returns in loader:
     loss.backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL712",
@@ -482,7 +481,6 @@ for x, reward in loader:
     F.mse_loss(value(x), target).backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL719",

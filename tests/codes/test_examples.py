@@ -35,6 +35,9 @@ USED = {
     "judge(": "maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)\n"
     "first = torch.optim.SGD(judge.parameters(), lr=0.1)\n"
     "second = torch.optim.SGD(maker.parameters(), lr=0.1)\n",
+    "critic(": "actor, critic = nn.Linear(8, 4), nn.Linear(8, 1)\n"
+    "optimizer = torch.optim.SGD([*actor.parameters(), *critic.parameters()], lr=0.1)\n",
+    "value(": "value = nn.Linear(8, 1)\noptimizer = torch.optim.SGD(value.parameters(), lr=0.1)\n",
 }
 """What an example may use that comes before its loop."""
 WHOLE = (

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from gradlab.audit.knowledge.context_regions import SYNC_FLAG
-from gradlab.audit.knowledge.freezing import freeze, wholes
+from gradlab.audit.knowledge.freezing import freeze, renew
 from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
@@ -57,8 +57,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
         replace_item(whole, value)
         if whole.kind in ("unknown", "tensor", "detached") and (not is_traced(value) or sources(value)):
             whole.update(kind="tensor" if whole.kind == "tensor" else "unknown", traced=False)
-        for one in wholes(whole.root()) if whole.kind in ("model", "ddp") else ():
-            one.thawed = True
+        if whole.kind in ("model", "ddp") or value.kind in ("model", "ddp", "instance"):
+            renew(engine, whole, value)
         if whole.kind == "dict":
             set_attribute(engine, whole, OTHERS, Value())
         named = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
@@ -70,14 +70,15 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
 def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
     owner = engine.value(target.value)
     set_attribute(engine, owner, target.attr, value)
+    if target.attr != "requires_grad" and value is not owner:
+        renew(engine, owner, value)
     if owner.kind in ("model", "ddp") and value is not owner and target.attr != "requires_grad":
-        for whole in wholes(owner.root()):
-            whole.thawed = True  # new weights, perhaps
         if value.kind in ("model", "ddp", "unknown", "instance"):
             value.shared |= value.within not in (None, owner)
         if value.kind == "model" and value.within is None:
             value.within = owner
     if target.attr == "requires_grad":
+        owner.own_weight = owner.kind == "unknown" and owner.made and owner.traced and value.value is True
         owner.traced = False
         if owner.kind == "detached" and value.value is True:
             owner.update(kind="unknown", leaf=target, cut=None, cut_path=engine.module.path)

@@ -96,7 +96,7 @@ def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
             return choice([(when, made or Value("context", word="unknown")) for when, made in contexts])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
             return forward(site.engine, site.node, callee, site.args, site.keywords.values())  # of the one or the other
-        if all(v.kind in ("function", "method", "criterion") for _, v in callee.choice):
+        if all(v.kind in ("function", "method", "criterion", "class") for _, v in callee.choice):
             return each_of(site.engine, callee.choice, lambda one: called(site, one, owner))
         callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)
     return called(site, callee, owner)

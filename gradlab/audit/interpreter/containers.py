@@ -8,7 +8,7 @@ import re
 from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.canonical_text import youngest
 from gradlab.audit.interpreter.loops import unrolled
-from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
@@ -22,7 +22,7 @@ PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
 
 
-CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function")
+CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function", "class")
 """Kinds of the items of a dictionary of which a key that is not known chooses one."""
 
 
@@ -53,12 +53,28 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
         made.update(traced=is_traced(value), origins=value.origins, cut=value.cut, cut_path=value.cut_path)
+        made.within = value if value.kind in ("model", "ddp") or value.within is not None else None
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-            made.kind = kind_by_name(node.slice.value) or "unknown"
-        elif value.kind == "unknown" and {"step", "zero_grad"} <= called_on_items(engine, dotted(node.value)):
-            made.kind = "optimizer"
+            made.kind = stepped(engine, node) or kind_by_name(node.slice.value) or "unknown"
+        elif value.kind == "unknown":
+            made.kind = stepped(engine, node) or "unknown"
         value.attributes[key] = made
-    return value.attributes[key]
+    item = value.attributes[key]
+    if item.kind == "unknown" and item.made and not item.choice:
+        item.kind = stepped(engine, node) or "unknown"
+    return item
+
+
+def stepped(engine: Engine, node: ast.Subscript) -> str:
+    """What an item of a list or dictionary is, if step() is called on it: `optimizer["generator"].step()`."""
+    name, tail = dotted(node.value), dotted(node.value).split(".")[-1]
+    key = f"[{node.slice.value!r}]" if isinstance(node.slice, ast.Constant) else ""
+    methods = called_on_items(engine, name + key)
+    if "step" not in methods:
+        return ""
+    if "zero_grad" in methods:
+        return "optimizer"
+    return next((kind for kind in ("scheduler", "optimizer") if NAMES[kind].search(tail)), "")
 
 
 def called_on_items(engine: Engine, name: str) -> set[str]:

@@ -39,6 +39,7 @@ def follow_file(module: Module, project: Project, consult: bool = True) -> Follo
     """Follow what the top level of a file runs, then what nothing in it calls; consult: from its callers, if any."""
     visited: set[ast.AST] = set()
     interpreter = Interpreter(project, visited)
+    interpreter.audited = module
     items = interpreter.run_module(module)
     found = training_loops(items, module.path, 0, any(event.closure for event in events(items)))
     interpreter.stepless += stepless_loops(items)

@@ -82,6 +82,8 @@ def enter(
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
     limit = CALLS if engine.total < MANY else FEW
+    if owner is None and module is engine.audited:
+        limit *= 2  # not for the parts of many networks, of which one is chosen
     if function in engine.stack or len(engine.stack) >= DEPTH or engine.calls >= limit:
         return None
     if at is not function and abstract(function):
@@ -153,5 +155,6 @@ def merged(values: list[Value]) -> Value:
         return schedules[-1].derived("scheduler", schedules[-1].name, among=schedules)
     found = (telling or values or [Value("none", "None")])[-1]
     if found.kind == "tensor" and any(one is not found for one in telling):
-        return found.derived("tensor", found.name, number=found.number, attributes=found.attributes)
+        word = found.range if all(one.range == found.range for one in telling) else ""
+        return found.derived("tensor", found.name, range=word, number=found.number, attributes=found.attributes)
     return found

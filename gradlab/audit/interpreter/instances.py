@@ -6,6 +6,7 @@ import ast
 
 from gradlab.audit.interpreter.classes import forget_assigned, new_object
 from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.methods import SAME_MODEL
 from gradlab.audit.knowledge.opaque_calls import HOLDING, may_hold_optimizer
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
@@ -52,6 +53,8 @@ def base_method(call: CallSite, parent: Value) -> Value:
     if name == "__init__":
         return Value()
     if found is None:
+        if name in SAME_MODEL and value.kind in ("model", "ddp"):
+            return value
         if value.framework and may_hold_optimizer(engine, value):
             call.emit("opaque", value, name=name, receives=frozenset({"self"}))
         return Value(opaque=True, made=True)

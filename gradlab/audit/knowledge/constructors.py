@@ -11,7 +11,7 @@ from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
-from gradlab.audit.trace.values import CALLABLE, Value
+from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
 """Keywords of a schedule's length, its warm-up's first."""
@@ -27,7 +27,9 @@ FAR = 20
 
 
 def construct(call: CallSite, kind: str) -> Value:
-    made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path)
+    frames = call.engine.frames
+    entry = frames[-1].call if frames else UNSET
+    made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path, entry=entry)
     return KINDS[kind](call, made) if kind in KINDS else made
 
 
@@ -62,7 +64,9 @@ def optimizer(call: CallSite, made: Value) -> Value:
     given = [*weights, *(v for a in call.keywords.values() for v in every(a))]
     spend(call.engine.branches, several(weights))
     made.trained = tuple(dict.fromkeys(v.root() for v in given if v.kind in ("params", "model", "ddp")))
-    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in weights)
+    others = [v for v in weights if not v.own_weight]
+    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in others)
+    made.own_weight = bool(weights) and not others
     if made.trained:
         made.of = made.trained[0]
         return made
@@ -77,7 +81,10 @@ def scheduler(call: CallSite, made: Value) -> Value:
     if lengths := of_closure(call):
         made.lengths = lengths
         frame = call.engine.frames[-1] if call.engine.frames else None
-        if frame is not None and isinstance(frame.call, ast.Call):
+        function = call.engine.scope.node
+        given = {a.arg for a in function.args.args} if isinstance(function, ast.FunctionDef) else set()
+        received = bool(given & {text.split(" <- ")[0] for text in lengths})
+        if received and frame is not None and isinstance(frame.call, ast.Call):
             made.update(call=frame.call, path=frame.module.path)
     return made
 
@@ -166,7 +173,7 @@ def model(call: CallSite, made: Value) -> Value:
     if word in ("torch.float16", "torch.half"):
         made.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
     if call.name.endswith("Sequential") and call.args:
-        made.last = call.args[-1].last or call.args[-1].maker
+        made.last = "" if call.args[-1].choice else call.args[-1].last or call.args[-1].maker
     for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):
         part.shared |= part.within not in (None, made)
         part.within = part.within or made

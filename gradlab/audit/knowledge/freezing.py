@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import Value, births
 
 
 def freeze(engine: Engine, weights: Value, off: bool) -> None:
@@ -19,8 +19,18 @@ def freeze(engine: Engine, weights: Value, off: bool) -> None:
     for one in weights.items or [weights] if known and not weights.some and not engine.branches else ():
         model = one.root()
         if model.kind in ("model", "ddp") and model.within is None:
-            model.update(frozen=True, thawed=model.thawed or engine.thawing)
+            model.update(frozen=next(births), thawed=model.thawed or engine.thawing)
             engine.frozen_models.append(model)
+
+
+def renew(engine: Engine, owner: Value, value: Value) -> None:
+    """A part of a frozen model is replaced, perhaps by one that is not frozen; of an unknown object any model's."""
+    if owner.kind in ("model", "ddp"):
+        for whole in wholes(owner.root()):
+            whole.thawed |= bool(whole.frozen)
+    elif owner.kind == "unknown" and (value.kind in ("model", "ddp", "instance") or value.made):
+        for model in engine.frozen_models:
+            model.thawed = True
 
 
 def wholes(model: Value) -> list[Value]:

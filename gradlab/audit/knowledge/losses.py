@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
@@ -25,6 +25,11 @@ COUNTS = re.compile(
 
 CLASSES = re.compile(r"cross_?entropy|nll|ctc|bce", re.I)
 """Loss functions whose second argument is no prediction."""
+LOGITS = re.compile(
+    r"torch\.nn\.(functional\.)?(CrossEntropyLoss|BCEWithLogitsLoss|NLLLoss|cross_entropy|nll_loss"
+    r"|binary_cross_entropy_with_logits)"
+)
+"""Loss functions of PyTorch's that take no probabilities."""
 TARGETS = re.compile(r"(^|[_.\['\"])(targets?|labels?|gt|truth|tgt|trg|y|ys|y_true)(_\w+)?(['\"]\])?$", re.I)
 """Names of what a prediction is compared with."""
 
@@ -80,6 +85,11 @@ def loss(
         guessed=guessed,
         **(provenance(engine, node, predictions(args, maker)) if not guessed or records(engine) is False else {}),
     )
+    first = args[0] if args else None
+    if first is not None and LOGITS.fullmatch(maker) and value_ranges.is_share(first):
+        event = value_ranges.emit_unstable(engine, node, "probabilities", first)
+        made.roots = made.roots | value_ranges.tokens_of(event)
+    made.roots = made.roots | bootstrapping.target(engine, node, maker, args)
     if not maker.startswith("torch.nn"):
         for value in tensors:
             if not value.scalar:

@@ -15,7 +15,7 @@ from gradlab.audit.knowledge.framework_methods import (
     fabric_method,
     lightning_method,
 )
-from gradlab.audit.knowledge.freezing import freeze
+from gradlab.audit.knowledge.freezing import freeze, renew
 from gradlab.audit.knowledge.known_names import AVERAGES, HARMLESS
 from gradlab.audit.knowledge.losses import forward
 from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
@@ -68,6 +68,8 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return owner
     if kind in ("unknown", "model") and name == "step" and not call.values and is_engine(call):
         owner.kind = kind = "engine"
+    if kind == "unknown" and name in PARAMETERS and not owner.choice and (owner.made or owner.given):
+        owner.kind = kind = "model"
     if kind == "engine" and name in ("backward", "step"):
         return deepspeed_method(call, owner)
     if kind == "stack" and name == "enter_context":
@@ -208,6 +210,8 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
         made = forward(engine, call.node, owner, call.args, call.keywords.values())
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
+    elif name in ("add_module", "register_module", "register_parameter"):
+        renew(engine, owner, call.args[-1] if call.args else Value())
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)

@@ -111,7 +111,8 @@ def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -
     receives = {v.kind for v in received} & ACTING
     if owner is not None and owner.framework:
         owner.received_training = owner.received_training or bool(receives & HOLDING)
-        if may_hold_optimizer(engine, owner) and not (receives <= DATA and LOGGERS.search(owner.name)):
+        shows = engine.without_gradient and owner is not engine.selves[0]  # an evaluation, which updates nothing
+        if not shows and may_hold_optimizer(engine, owner) and not (receives <= DATA and LOGGERS.search(owner.name)):
             receives.add("self")
     elif owner is not None and owner.kind in ACTING:
         receives.add(owner.kind)

@@ -64,7 +64,8 @@ def optimizer_step(call: CallSite, owner: Value) -> Value:
 
 
 def scheduler_method(call: CallSite, owner: Value) -> Value:
-    if call.name in ("step", "step_update", "batch_step"):
+    used = call.node is not call.engine.statement_call  # as the value of something else that is scheduled
+    if call.name in ("step", "step_update", "batch_step") and not used:
         call.emit("schedule", owner, arguments=len(call.values), module=call.engine.module)
     return Value()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.freezing import renew
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.trace.iterables import (
@@ -40,6 +41,8 @@ def get_attribute(call: CallSite) -> Value | None:
 
 
 def set_attribute(call: CallSite) -> Value | None:
+    if len(call.args) == 3:
+        renew(call.engine, call.args[0], call.args[2])
     if len(call.args) != 3 or not isinstance(word := call.args[1].value, str):
         return None
     node = call.node.args
@@ -47,6 +50,14 @@ def set_attribute(call: CallSite) -> Value | None:
         return Value("none", "None")
     call.args[0].attributes[word] = call.args[2]
     return Value("none", "None")
+
+
+def executed(call: CallSite) -> None:
+    """exec() of another file's text: the numbers and words at the top of the module may be others from now on."""
+    names = call.engine.top(call.engine.module).names
+    for name, value in names.items():
+        if value.kind == "number" and value.birth == 0:
+            names[name] = Value("unknown", name, given=True, birth=0)
 
 
 def partial(call: CallSite) -> Value | None:
@@ -119,6 +130,7 @@ NAMES: dict[str, Callable[[CallSite], Value | None]] = {
     "setattr": set_attribute,
     "functools.partial": partial,
     "partial": partial,
+    "exec": executed,
 }
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),
@@ -167,4 +179,5 @@ def enter_context(call: CallSite, stack: Value) -> Value:
     if isinstance(own := stack.region, Region) and engine.scope is not stack.scope:
         own.kind = "unknown"  # entered in a helper
     engine.regions = [*engine.regions, *regions(call.args[0], call.node.args[0])]
+    stack.after = (*call.args[0].after, *stack.after)
     return call.args[0].entered or call.args[0]

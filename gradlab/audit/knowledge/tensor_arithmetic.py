@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.losses import chained
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.provenance import provenance
+from gradlab.audit.trace.provenance import is_traced, provenance
 from gradlab.audit.trace.values import Factor, Value
 
 
@@ -28,6 +28,8 @@ def combined(
         made = tensor_sum(left, right)
     else:
         made = scaled(engine, op, left, right, right_node, left_node)
+    if isinstance(op, ast.Mult):
+        tokens |= bootstrapping.advantage(engine, right_node if left_node is None else left_node, left, right)
     made.update(
         range=word,
         linear=linear(op, left, right),
@@ -75,6 +77,8 @@ def scaled(
     made = one.derived("tensor", choice=())
     if isinstance(op, ast.Pow) or other.kind == "tensor":
         made.parts = ()
+    elif not is_traced(other):  # a weight that may have a graph
+        made.parts = tuple(part.derived(part.kind, part.name) for part in made.parts)
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
         sign = "/" if isinstance(op, ast.Div) and one is left else "*"
         made.factors = (*made.factors, Factor(sign, engine.canonical(node), other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.freezing import freeze
 from gradlab.audit.knowledge.manual_updates import manual_step
@@ -19,7 +19,7 @@ from gradlab.audit.trace.values import Value
 DETACHED = {
     *("item", "detach", "tolist", "numpy", "detach_", "data_ptr"),
     *("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "bool", "int", "long", "byte"),
-    *("size", "dim", "numel", "isnan", "isinf", "isfinite"),
+    *("sample", "size", "dim", "numel", "isnan", "isinf", "isfinite"),
 }
 """Methods whose results have no gradient."""
 MOVED = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "requires_grad_"}
@@ -49,6 +49,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
+    made.likelihood = owner.likelihood or bootstrapping.is_likelihood(name, owner)
     made.parts = owner.parts if name in LINEAR else ()
     if name.endswith("_"):
         owner.traced = False  # what else it comes from now is not known

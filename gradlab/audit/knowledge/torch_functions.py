@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
@@ -56,7 +56,8 @@ def torch_function(call: CallSite) -> Value:
         return total
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
         return tensor(roots=marks, opaque=True)
-    tensors = [v for a in call.args for v in members(a) if v.kind == "tensor"]
+    given = call.values if "distributions." in call.name else call.args
+    tensors = [v for a in given for v in members(a) if v.kind == "tensor"]
     copied = tail == "tensor" and tensors
     if copied or (tail == "sum" and not tensors and call.first is not None and call.first.kind == "detached"):
         return detached(call.engine, call.node)
@@ -76,7 +77,7 @@ def torch_function(call: CallSite) -> Value:
         facts["traced"] = False
     elif tail in NEW:
         facts["traced"] = True
-    return Value(made=True, **facts)
+    return Value(made=True, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts)
 
 
 def added_up(call: CallSite) -> Value | None:
@@ -111,13 +112,14 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
     made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
     made.parts = made.parts if tail in LINEAR else ()
+    made.likelihood = any(v.likelihood or bootstrapping.is_likelihood(tail, v) for v in tensors)
     if tail in ("sum", "mean"):
         made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
     if tail == "stack" and all(of_one_number(v) for v in tensors):
         made.reduced = True
     if tail in ("sum", "mean") and not partial:
         made.scalar = True
-    first = tensors[0] if tensors[0] is call.args[0] else made.derived("tensor", range="")
+    first = tensors[0] if call.args and tensors[0] is call.args[0] else made.derived("tensor", range="")
     if tail in JOINED:
         words = {v.range for v in tensors}
         first = made.derived("tensor", range=words.pop() if len(words) == 1 else "")

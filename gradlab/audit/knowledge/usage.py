@@ -14,6 +14,8 @@ OF_TENSORS = {"gradient", "retain_graph", "create_graph", "inputs"}
 GRADIENT = re.compile(r"grad|ones|zeros|rand|tensor|None|True|False", re.I)
 """What a tensor's backward() is given."""
 
+OF_OPTIMIZERS = {"step", "zero_grad", "state_dict", "load_state_dict", "param_groups", "add_param_group"}
+
 
 class Usage:
     """Which methods are called on each dotted name inside a function or class, and which calls receive it."""
@@ -23,10 +25,13 @@ class Usage:
         self.receivers: dict[str, set[str]] = {}
         self.called: set[str] = set()
         self.takes_loss: set[str] = set()  # `engine.backward(loss)`
-        self.items: dict[str, set[str]] = {}  # methods called on the items of a list: `opts[i].step()`
+        self.items: dict[str, set[str]] = {}  # methods called on the items of a list, and on those of one key
         for node in walk(scope):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
-                self.items.setdefault(dotted(node.value.value), set()).add(node.attr)
+                holder, key = dotted(node.value.value), node.value.slice
+                self.items.setdefault(holder, set()).add(node.attr)
+                if isinstance(key, ast.Constant):
+                    self.items.setdefault(f"{holder}[{key.value!r}]", set()).add(node.attr)
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):
@@ -69,7 +74,10 @@ class Usage:
                 return "optimizer"
         if "zero_grad" in methods:
             return "model" if methods & {"train", "eval"} or name in self.called else "optimizer"
-        return ""
+        holder = name.split(".")[-2] if "." in name else ""  # `optims.discriminator.step()`
+        if "step" in methods and methods <= OF_OPTIMIZERS and NAMES["optimizer"].search(holder):
+            return "optimizer"
+        return "model" if methods & {"train", "eval"} and name in self.called else ""
 
 
 def takes_loss(call: ast.Call) -> bool:

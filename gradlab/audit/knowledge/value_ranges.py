@@ -52,6 +52,14 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     return "exp" if name == "exp" and word in (*RAW, "scores") else ""
 
 
+def is_share(value: Value) -> bool:
+    """Whether a value is surely the result of a softmax or a sigmoid, and not a multiple of one."""
+    if value.choice:
+        return all(is_share(one) for _, one in value.choice)
+    moved = len(value.made_of) == 1 and is_share(value.made_of[0])
+    return value.kind == "tensor" and value.range == "share" and (not value.made_of or moved)
+
+
 def product(values: list[Value]) -> str:
     """The range of a product of matrices."""
     words = {v.range for v in values if v.kind == "tensor"}
@@ -164,6 +172,9 @@ def quotient_fault(left: Value, right: Value) -> str:
 
 def of_model(model: Value, depth: int = 0) -> str:
     """The range of a network's output, by its last layer."""
+    if model.choice:
+        words = {of_model(one, depth) for _, one in model.choice}
+        return words.pop() if len(words) == 1 else ""
     root = model.root()
     tail = (root.last or root.maker).split(".")[-1]
     if tail in ENDS:
@@ -181,7 +192,9 @@ def of_result(node: ast.expr, function: ast.AST, owner: Value, depth: int) -> st
     """The range of an expression that a forward pass returns."""
     if isinstance(node, ast.Name):
         made = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
-        return of_result(made[-1].value, ast.Pass(), owner, depth) if made else ""
+        last = max(made, key=lambda n: n.lineno, default=None)
+        always = last is not None and last in getattr(function, "body", ())
+        return of_result(last.value, ast.Pass(), owner, depth) if last is not None and always else ""
     if not isinstance(node, ast.Call):
         return ""
     tail = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)

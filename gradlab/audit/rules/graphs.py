@@ -33,6 +33,7 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
             (first.k, first.repeat) != (second.k, second.repeat)
             or not frees(first.event)
             or first.event is second.event
+            or of_no_alternative(scenario.loop, second)
         ):
             continue
         if {*map(id, losses(first))} & {*map(id, losses(second))}:
@@ -44,6 +45,13 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
             if through_same(event, trained, shared) and happened(scenario, event, first, second):
                 yield Hit(second, (first,))
                 break
+
+
+def of_no_alternative(loop: TrainingLoop, step: Occurrence) -> bool:
+    """Whether something happens where a word is none of those that it is compared with: then no loss is computed."""
+    known = [(a.subject, (a.key, True) in step.guards) for a in loop.atoms if a.subject]
+    asked = {a.subject for a in loop.atoms if a.subject and (a.key, False) in step.guards}
+    return any((subject, True) not in known for subject in asked)
 
 
 @loop_rule("GL719")

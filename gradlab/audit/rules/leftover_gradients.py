@@ -19,13 +19,15 @@ from gradlab.audit.trace.values import Value
 @scenario_rule("GL704")
 def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
-    optimizers = loop.optimizers()
+    optimizers = loop.of_networks()
     if len(optimizers) < 2 or any(not known(o.trained) or o.some or o.choice for o in optimizers):
         return
     if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):
         return
     for step in scenario.of("step"):
         own = step.event.value
+        if own not in optimizers:
+            continue
         if not any(concerns(loop, zero, own) for zero in scenario.of("zero")):
             continue  # another mistake: GL305
         present = since_zeroing(scenario, step)

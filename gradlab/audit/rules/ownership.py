@@ -40,6 +40,8 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
     if value.kind == "optimizer":
         return same(value, optimizer)
     root, trained = value.root(), optimizer.trained
+    if optimizer.own_weight and root.kind in ("model", "ddp"):
+        return False
     if not trained or root.kind not in ("model", "ddp", "instance"):
         return None
     if any(is_part(model, root) for model in trained):
@@ -59,7 +61,9 @@ def partial_zero(scenario: Scenario, zero: Occurrence) -> bool:
     param = zero.event.value.of if zero.event.value is not None else None
     if param is None or param.kind != "param" or param.some or param.root().kind not in WHOLE:
         return True
-    loop = scenario.loop
+    loop, root = scenario.loop, param.root()
+    if root.within is not None and all(root is not m.root() for o in loop.optimizers() for m in o.trained):
+        return True
     varying = {a.key for a in loop.atoms if a.birth > loop.birth and "is not None" not in a.key}
     return any(key in guard for guard, _ in scenario.own_guards(zero) for key in varying)
 
@@ -70,6 +74,6 @@ def is_part(value: Value, whole: Value) -> bool:
         if value.within is None:
             return False
         value = value.within.root()
-        if value is whole:
+        if value is whole or any(value is one.root() for _, one in whole.choice):
             return True
     return False

@@ -144,7 +144,7 @@ def casts_to_fp16(region: Region) -> bool:
     if context is None or context.through is not None:
         return False
     if context.dtype:
-        return context.dtype.split(".")[-1] in ("float16", "half")
+        return re.fullmatch(r"[\w.]*\b(float16|half)", context.dtype) is not None
     return context.device == "cuda"
 
 

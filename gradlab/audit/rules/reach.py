@@ -73,11 +73,11 @@ def moved(loop: TrainingLoop) -> list[Value]:
     return [*(model for optimizer in loop.optimizers() for model in optimizer.trained), *clips]
 
 
-def put_into_train(loop: TrainingLoop, model: Value | None = None) -> list[Value]:
-    """The models that are, before the loop or in one around it; of one model, if it is given."""
+def put_into_train(loop: TrainingLoop) -> list[Value]:
+    """The models that are, before the loop or in one around it."""
     around = [e for outer in loop.outer for e in events(outer.body)]
     modes = (e for e in [*loop.before, *loop.events, *around] if e.kind == "mode" and e.name == "train")
-    return [e.value for e in modes if e.value is not None and (model is None or related(e.value, model))]
+    return [e.value for e in modes if e.value is not None]
 
 
 def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
@@ -97,7 +97,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
             yield Hit(clip)
-    optimizers = scenario.loop.optimizers()
+    optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
     if any(e.kind == "given" for e in scenario.loop.events):
@@ -199,14 +199,16 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     conditional, apart = from_time_to_time(loop), other_data(loop)
     for event in modes:
         model = event.value
-        if event.name != "eval" or model is None or not passed(loop, model) or taken_back(model, modes):
+        if event.name != "eval" or model is None or taken_back(model, modes):
+            continue
+        if not passed(loop, model) and not part_passed(loop, model):
             continue
         if model.root().birth > loop.birth:
             continue  # a copy that is made anew
         later, here = loop.events[loop.events.index(event) + 1 :], event.frames == backward.frames
         goes_on, periodic = conditional.get(id(event), (not here, False))
         if here and id(event) not in conditional and loop.events.index(event) > loop.events.index(backward):
-            if put_into_train(loop, model):
+            if any(overlap(one, model) for one in put_into_train(loop)):
                 yield event.path, event.node  # at the end of the first iteration
                 return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
@@ -251,6 +253,28 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 
 def passed(loop: TrainingLoop, model: Value) -> bool:
     """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making trains it."""
+    return leads_to_loss(loop, model) and not under_another(loop, model)
+
+
+def part_passed(loop: TrainingLoop, model: Value) -> bool:
+    """Whether a network that a loss comes from has this one as a part, which was not in eval() before the loop."""
+    if any(e.kind == "mode" and e.name == "eval" and e.value and related(e.value, model) for e in loop.before):
+        return False
+    losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None]
+    passes = (e for loss in losses for e in sources(loss) if e.value is not None and differentiable(e))
+    return any(is_part(model.root(), e.value.root()) for e in passes)  # type: ignore[union-attr]
+
+
+def under_another(loop: TrainingLoop, model: Value) -> bool:
+    """Whether another network is called behind a model that nothing is seen to train: frozen features, perhaps."""
+    passes = [e for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e)]
+    own = [i for i, e in enumerate(passes) if e.value.root() is model.root()]  # type: ignore[union-attr]
+    if not own or len(own) == len(passes) or own[-1] == len(passes) - 1:
+        return False
+    return not any(overlap(one, model) for one in [*moved(loop), *put_into_train(loop)])
+
+
+def leads_to_loss(loop: TrainingLoop, model: Value) -> bool:
     losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.kind == "tensor"]
     found = [e for loss in losses for e in (loss.forward, *loss.chain) if e is not None]
     if any(not loss.chain for loss in losses):

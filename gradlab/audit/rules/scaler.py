@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from gradlab.audit.rules.ownership import concerns
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import may_hold, uncertain
+from gradlab.audit.source.syntax import walk as walk_text
 from gradlab.audit.trace.conditions import FALSE, atoms, joined
 from gradlab.audit.trace.event_tree import If, Jump, walk
 from gradlab.audit.trace.replay import Occurrence
@@ -134,8 +135,22 @@ def update_missing(scenario: Scenario) -> Iterator[Hit]:
             continue
         if loop.statement is None and (step.event.elsewhere or not constructed(scaler)):
             continue  # updated by another method, after several such calls, perhaps
+        if one_of_several(loop, step) and any(e.kind == "update" and e.value is scaler for e in loop.after):
+            continue
         if all(other is not scaler and constructed(other) and constructed(scaler) for other in updated):
             yield Hit(step)
+
+
+def one_of_several(loop: TrainingLoop, step: Occurrence) -> bool:
+    """Whether each iteration steps another optimizer, which it looks up itself: one update() after all is right."""
+    node = step.event.node
+    if loop.statement is None or not isinstance(node, ast.Call):
+        return False
+    given = {part.id for argument in node.args for part in walk_text(argument) if isinstance(part, ast.Name)}
+    return any(
+        isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and part.id in given
+        for part in walk_text(loop.statement.node)
+    )
 
 
 def constructed(value: Value | None) -> bool:

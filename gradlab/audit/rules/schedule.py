@@ -31,6 +31,10 @@ FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|P
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
 """Names of schedules of a learning rate, and of nothing else."""
+FROM_ONE = re.compile(
+    r"max\((self\.last_epoch|1,)|last_epoch \+ 1|1 \+ self\.last_epoch|step_count|self\.(?!last_epoch)\w+ \+= 1"
+)
+"""What a schedule counts that does not begin at 0."""
 SCHEDULES = re.compile(r"(?i:sched|warm_?up|noam|anneal)|lr_|_lr|[a-z]LR$")
 """Names of what may make a schedule that is not PyTorch's."""
 
@@ -118,7 +122,7 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     flags = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth and "is not None" not in a.key}
     for step in scenario.of("schedule"):
-        if not counts_after(loop, step.event) or once_a_micro_batch(scenario, step):
+        if not counts_after(loop, step.event) or once_a_micro_batch(scenario, step) or apart(loop, step.event):
             continue
         backwards = [s for s in scenario.of("backward") if s.k == step.k]
         automatic = any(is_automatic(s.event) for s in backwards)
@@ -133,6 +137,12 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
             continue  # not in the first iteration, perhaps
         if loop.statement is not None or automatic or any(scenario.steps.index(s) < at for s in backwards):
             yield Hit(step, (later[0],))
+
+
+def apart(loop: TrainingLoop, event: Event) -> bool:
+    """Whether an event is in a loop of its own inside a training loop, which may have no iteration before the step."""
+    inner = [events(item.body) for item in walk_events(loop.body) if isinstance(item, Loop) and not item.once]
+    return any(event in one and all(e.kind not in ("backward", "step") for e in one) for one in inner)
 
 
 def is_automatic(backward: Event) -> bool:
@@ -157,7 +167,7 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
     if any(e.kind == "schedule" and e.arguments and e.value is schedule for e in loop.events):
         return False
     own = [one for one in alternatives(schedule) if one.lineage]
-    if any(one.kind != "scheduler" or one.method("step") or one.method("get_lr") for one in own):
+    if any(one.kind != "scheduler" or one.method("step") or counts_from_one(one) for one in own):
         return False
     makers = {one.maker for one in alternatives(schedule) if not one.lineage}
     if all(TORCH.search(maker) for maker in makers):
@@ -166,6 +176,12 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
         return False
     unseen = TORCH.search(event.module.source.text) is not None or handed_in(schedule, event.module)
     return unseen and all(TORCH.search(maker) or not maker for maker in makers)
+
+
+def counts_from_one(schedule: Value) -> bool:
+    """Whether a schedule of the project's may give the rate of its first step before it, too."""
+    rates = schedule.method("get_lr")
+    return rates is not None and FROM_ONE.search(ast.unparse(rates[0])) is not None
 
 
 def handed_in(schedule: Value, module: Module) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.rules.registry import loop_rule
 from gradlab.audit.rules.schedule import alternatives
-from gradlab.audit.trace.event_tree import Block, If, Node
+from gradlab.audit.trace.event_tree import Block, If, Node, events
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
@@ -21,6 +21,9 @@ def updates_in_epochs(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """A schedule as long as all updates is stepped once in each iteration of the loop around that over batches."""
     if not loop.outer or loop.statement is None or any(e.kind == "schedule" for e in loop.events):
         return
+    own = {id(e) for e in loop.events}
+    if any(e.kind == "step" and id(e) not in own for e in events(loop.outer[-1].body)):
+        return  # that loop is over batches too
     for event in each(loop.outer[-1].body):
         schedule = event.value
         if event.kind == "schedule" and schedule is not None and not event.arguments and not schedule.prepared:

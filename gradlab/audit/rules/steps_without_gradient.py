@@ -26,7 +26,7 @@ def step_without_gradient(scenario: Scenario) -> Iterator[Hit]:
         if (zero := before_backward(scenario, step, optimizer)) is not None:
             yield Hit(step, (zero,))
         if optimizer.trained and not optimizer.some:
-            if all(map(frozen, optimizer.trained)) or unreached(scenario, step, optimizer):
+            if all(frozen(model, optimizer) for model in optimizer.trained) or unreached(scenario, step, optimizer):
                 yield Hit(step)
 
 
@@ -79,6 +79,6 @@ def single(models: tuple[Value, ...]) -> bool:
     return bool(roots) and all(known((root,)) and not root.shared for root in roots)
 
 
-def frozen(model: Value) -> bool:
-    """Whether nothing unfreezes the weights of a model again that were frozen under no condition."""
-    return model.frozen and not model.thawed
+def frozen(model: Value, optimizer: Value) -> bool:
+    """Whether weights were frozen under no condition before an optimizer received them, and nothing unfreezes them."""
+    return 0 < model.frozen < optimizer.birth and not model.thawed

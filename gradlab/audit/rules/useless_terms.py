@@ -54,7 +54,7 @@ def idle(term: Value, loss: Value, moved: list[Value]) -> bool:
 def moved_by(scenario: Scenario, backward: Occurrence) -> list[Value]:
     """The networks of optimizers that step with the gradients of a backward pass, where all optimizers' are known."""
     loop = scenario.loop
-    optimizers = loop.optimizers()
+    optimizers = loop.of_networks()
     if any(not known(o.trained) or o.some or o.choice for o in optimizers):
         return []
     if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):

@@ -38,7 +38,8 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
             value = step.event.value
             if concerns(loop, step, optimizer) and value is not None and value.kind == "optimizer":
                 backward = [s for s in scenario.of("backward") if s.k == step.k]
-                if backward:
+                assigned = any(s.kind == "given" and s.k == step.k for s in scenario.before(step))
+                if backward and not assigned:
                     yield Hit(step, (backward[-1],))
 
 

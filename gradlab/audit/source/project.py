@@ -59,7 +59,9 @@ class Module:
         for node in self.source.nodes.of(ast.ImportFrom):
             for alias in node.names:
                 origin = f"{node.module}.{alias.name}" if node.module else alias.name
-                found[alias.asname or alias.name] = (origin, node.level)
+                known = found.get(alias.asname or alias.name, ("", 0))[0]
+                if not known.startswith("torch."):  # what comes after PyTorch's own is for versions without it
+                    found[alias.asname or alias.name] = (origin, node.level)
         return found
 
     @cached_property

@@ -23,6 +23,9 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
         return Value("bool", first.name, formula=joined("or", parts))
     divisors = [[f for f in v.factors if f.sign == "/"] for _, v in flat if v.kind == "tensor"]
     made = first.derived(first.kind, first.name, choice=tuple(flat), birth=max(v.birth for _, v in flat))
+    if first.kind == "optimizer":
+        made.trained = tuple(dict.fromkeys(model for _, v in flat for model in v.trained))
+    made.range = first.range if all(v.range == first.range for _, v in flat) else ""
     if any(f != divisors[0] for f in divisors):
         made.perhaps_divided = True
     if "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1:
@@ -31,7 +34,10 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
 
 
 def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
-    """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them."""
+    """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them.
+
+    Of many the third stands for those between it and the last three, so that there is one under every condition.
+    """
     found: dict[int, tuple[Formula, Value]] = {}
     for condition, value in alternatives:
         for inner, v in value.choice or ((TRUE, value),):
@@ -39,7 +45,9 @@ def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, V
             known = found.get(id(v))
             found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
     flat = list(found.values())
-    return flat if len(flat) <= 6 else [*flat[:3], *flat[-3:]]
+    if len(flat) <= 6:
+        return flat
+    return [*flat[:2], (joined("or", [test for test, _ in flat[2:-3]]), flat[2][1]), *flat[-3:]]
 
 
 def either(test: Formula, one: Value, two: Value | None) -> Value:

@@ -30,6 +30,7 @@ class Engine(ABC):
         self.branches = 0  # how many `if` are around this point
         self.entered = 0  # birth of the innermost loop
         self.depth = 0  # how many forward passes are around this point
+        self.audited: Module | None = None  # the file whose loops are looked for
         self.calls = 0  # entered since the entry point
         self.total = 0  # entered in all
         self.evaluated = 0  # expressions, in all

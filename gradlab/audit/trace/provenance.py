@@ -27,7 +27,8 @@ def is_traced(value: Value) -> bool:
         return all(is_traced(one) for _, one in value.choice)
     if value.kind in ("list", "dict"):
         return bool(value.items) and all(map(is_traced, value.items))
-    setting = value.kind == "unknown" and value.given and bool(SETTING.match(value.name))
+    setting = value.kind == "external" and SETTING.search(value.name) is not None
+    setting = setting or (value.kind == "unknown" and value.given and bool(SETTING.match(value.name)))
     return value.kind in WITHOUT_GRAPH or setting or (value.traced and len(value.origins) < LONGEST)
 
 

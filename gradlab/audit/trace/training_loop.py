@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,10 @@ class TrainingLoop:
 
     def optimizers(self) -> list[Value]:
         return self.stepped
+
+    def of_networks(self) -> list[Value]:
+        """The optimizers without those of single weights that belong to no network."""
+        return [optimizer for optimizer in self.stepped if not optimizer.own_weight]
 
     @cached_property
     def stepped(self) -> list[Value]:
@@ -335,7 +340,9 @@ def differentiable(event: Event) -> bool:
 
 def same(one: Value, two: Value) -> bool:
     """Whether two optimizers are, or may be, one."""
-    if one is two or (one.name and one.name == two.name and one.call is two.call):
+    helpers = isinstance(one.entry, ast.Call) and isinstance(two.entry, ast.Call)
+    apart = helpers and one.entry is not two.entry  # two calls of one function that makes an optimizer
+    if one is two or (one.name and one.name == two.name and one.call is two.call and not apart):
         return True
     if one.held_by is two or two.held_by is one:
         return True

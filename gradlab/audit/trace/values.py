@@ -62,6 +62,7 @@ class Value:
     alone: bool = False  # made by a call of a class that is not seen, which received nothing of the training
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
+    entry: ast.AST = UNSET  # the call of the function that `call` is in
     path: str = ""  # of the file of `call`
     through: Value | None = None  # the accelerator or Fabric that made it
     checks_finite: bool = False  # the answer of a function that looks for NaN or Inf
@@ -114,7 +115,7 @@ class Value:
     half: ast.AST | None = None  # of a model: where it was cast to fp16
     half_path: str = ""  # of the file of `half`
     always_half: bool = False  # the cast is under no condition, and no later one takes it back
-    frozen: bool = False  # of a model: its weights were frozen, under no condition
+    frozen: int = 0  # of a model: when its weights were frozen, under no condition, as a birth
     thawed: bool = False  # of a model: they may have been unfrozen, or some replaced
     last: str = ""  # of nn.Sequential: its last layer
     some: bool = False  # of parameters: not all of the model's; of an optimizer: it may have others than those known
@@ -142,6 +143,7 @@ class Value:
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
+    own_weight: bool = False  # made here with a gradient of its own: a part of no network
     leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
     parts: tuple[Value, ...] = ()  # the terms of a sum
@@ -155,6 +157,7 @@ class Value:
     scaled: Value | None = None  # the scaler that scaled it
     apex: bool = False  # Apex scaled it; of an optimizer: Apex expects scaled losses
     scalar: bool = False  # reduced to one number
+    likelihood: bool = False  # what log_prob() of a distribution says, or made of it
     perhaps_divided: bool = False  # its alternatives were divided by different things
     unsure: bool = False  # it may be a number
     guessed: bool = False  # taken for a loss only because a call received a tensor

@@ -257,6 +257,86 @@ def fit(state, dl):
         state["scaler"].step(state["optimizer"])
         state["scaler"].update()
 """,
+    "optimizers and networks in dictionaries, made by what is not seen": """
+import zoo
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+    def fit(self, loader):
+        for x, y in loader:
+            loss = F.mse_loss(self.model["generator"](x), y)
+            self.optimizer["generator"].zero_grad()
+            nn.utils.clip_grad_norm_(self.model["generator"].parameters(), 1.0)  # expect: GL102
+            loss.backward()
+            self.optimizer["generator"].step()
+            loss = F.mse_loss(self.model["critic"](x), y)
+            loss.backward()
+            self.optimizer["critic"].step()  # expect: GL305
+def main(config):
+    made = {"generator": getattr(zoo, config["g"])(), "critic": getattr(zoo, config["d"])()}
+    kinds = getattr(zoo, config["kind"])
+    steps = {"generator": kinds(made["generator"].parameters()), "critic": kinds(made["critic"].parameters())}
+    Trainer(made, steps).fit(loader)
+if __name__ == "__main__":
+    main({})
+""",
+    "two optimizers that one function makes": """
+def make(weights, name):
+    kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
+    return kind(weights, lr=0.1)
+def fit(name):
+    one, two = make(model[0].parameters(), name), make(model[2].parameters(), name)
+    for x, y in loader:
+        one.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        one.step()
+        two.step()  # expect: GL305
+fit("adam")
+""",
+    "the scaler of a newer version": """
+if torch.__version__ >= "1.6.0":
+    from torch.cuda.amp import GradScaler
+else:
+    from .dummy import GradScaler
+amp = GradScaler()
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    amp.scale(loss).backward()
+    optimizer.step()  # expect: GL204
+""",
+    "networks from a table": """
+class Small(nn.Linear):
+    pass
+class Large(nn.Linear):
+    pass
+TABLE = {"small": Small, "large": Large}
+def fit(name):
+    net, judge = TABLE[name](8, 4), TABLE[name](4, 1)
+    first, second = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+    for x, y in loader:
+        first.zero_grad()
+        judge(net(x)).mean().backward()
+        nn.utils.clip_grad_norm_(judge.parameters(), 1.0)  # expect: GL705
+        first.step()
+        second.zero_grad()
+        judge(net(x).detach()).mean().backward()
+        second.step()
+""",
+    "a setting that another file's text may change": """
+kind = "bfloat16"
+exec(open("configured.py").read())
+scaler = torch.amp.GradScaler("cuda", enabled=(kind == "float16"))
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    scaler.step(optimizer)
+    scaler.update()
+""",
 }
 
 

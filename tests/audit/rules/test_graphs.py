@@ -317,6 +317,136 @@ def parted(generator, discriminator, first, second):
         discriminator(made["sound"]).pow(2).mean().backward()
         second.step()
 """,
+    "one loss, computed for each word in two chains": """
+for x, y in loader:
+    if kind == "soft":
+        loss = F.cross_entropy(model(x), y)
+    elif kind == "angle":
+        loss = F.mse_loss(model(x), y)
+    elif kind in ["arc", "sub"]:
+        loss = F.l1_loss(model(x), y)
+    elif kind == "ring":
+        loss = F.nll_loss(model(x), y)
+    elif kind == "mean":
+        loss = F.smooth_l1_loss(model(x), y)
+    elif kind == "huber":
+        loss = F.huber_loss(model(x), y)
+    elif kind == "center":
+        loss = F.kl_div(model(x), y)
+    loss.backward()
+    optimizer.first_step(zero_grad=True)
+    if kind == "soft":
+        loss = F.cross_entropy(model(x), y)
+    elif kind == "angle":
+        loss = F.mse_loss(model(x), y)
+    elif kind in ["arc", "sub", "variance"]:
+        loss = F.l1_loss(model(x), y)
+    elif kind == "ring":
+        loss = F.nll_loss(model(x), y)
+    elif kind == "mean":
+        loss = F.smooth_l1_loss(model(x), y)
+    elif kind == "huber":
+        loss = F.huber_loss(model(x), y)
+    elif kind == "center":
+        loss = F.kl_div(model(x), y)
+    loss.backward()
+    optimizer.second_step(zero_grad=True)
+""",
+    "probabilities as logits": """
+net = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=-1))
+optimizer = torch.optim.SGD([*model.parameters(), *net.parameters()], lr=0.1)
+criterion, binary = nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss()
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x)
+    loss = criterion(torch.softmax(out, dim=1), y)  # expect: GL609
+    loss = loss + criterion(net(x), y)  # expect: GL609
+    loss = loss + binary(out.sigmoid(), y)  # expect: GL609
+    loss = loss + F.nll_loss(F.softmax(out, -1), y)  # expect: GL609
+    loss.backward()
+    optimizer.step()
+""",
+    "logits, multiples of probabilities, and what may be either": """
+class Net(nn.Module):
+    def __init__(self, ends):
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+        self.end = nn.Softmax(-1) if ends else nn.Identity()
+    def forward(self, x, probabilities=False):
+        if probabilities:
+            x = F.softmax(self.body(x), -1)
+        else:
+            x = self.body(x)
+        return x
+    def ended(self, x):
+        return self.end(self.body(x))
+def fit(net, ends, rate):
+    other = nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1) if ends else nn.Identity())
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(10 * out.sigmoid(), y) + F.nll_loss(F.log_softmax(out, -1), y)
+        loss = loss + F.cross_entropy(net(x, rate), y) + F.cross_entropy(net.ended(x), y)
+        if rate:
+            ended = out.softmax(-1)
+        else:
+            ended = out
+        loss = loss + F.cross_entropy(ended, y) + F.cross_entropy(ended.view(-1, 4), y)
+        loss = loss + F.cross_entropy(other(x), y) + F.cross_entropy(out, F.softmax(y, -1))
+        loss.backward()
+        optimizer.step()
+def main(args):
+    net = Net(args.ends)
+    optimizer.add_param_group({"params": net.parameters()})
+    fit(net, args.ends, args.rate)
+""",
+    "targets and advantages that are not detached": """
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for x, after, reward, done in loader:
+    target = reward + 0.9 * value(after) * done
+    loss = F.smooth_l1_loss(value(x), target)  # expect: GL718
+    chosen = torch.distributions.Categorical(logits=policy(x))
+    action = chosen.sample()
+    gain = reward - value(x)
+    gain = (gain - gain.mean()) / gain.std()
+    loss = loss - (chosen.log_prob(action) * gain).mean()  # expect: GL711
+    loss = loss - (F.log_softmax(policy(x), -1) * (reward - value(x))).mean()  # expect: GL711
+    agent.zero_grad()
+    loss.backward()
+    agent.step()
+""",
+    "targets of a copy, detached advantages, and a step along a flow": """
+import copy
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+frozen = copy.deepcopy(value)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for x, after, reward, done in loader:
+    target = reward + 0.9 * frozen(after) * done
+    loss = F.mse_loss(value(x), target) + F.mse_loss(value(x), value(after) + 0.1 * value(x))
+    loss = loss + F.mse_loss(value(x), value(after)) + F.mse_loss(value(x), (reward + 0.9 * value(after)).detach())
+    chosen = torch.distributions.Categorical(policy(x))
+    gain = reward - value(x)
+    loss = loss - (chosen.log_prob(chosen.sample()) * gain.detach()).mean() + gain.square().mean()
+    loss = loss - (F.log_softmax(value(x) - reward, -1) * F.log_softmax(policy(x), -1)).mean()
+    loss = loss + F.mse_loss(value(x), reward * (0.9 * value(after)))
+    agent.zero_grad()
+    loss.backward()
+    agent.step()
+""",
+    "an advantage whose network's gradients another optimizer has no use for": """
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+one = torch.optim.SGD(policy.parameters(), lr=0.1)
+two = torch.optim.SGD(value.parameters(), lr=0.1)
+for x, reward in loader:
+    one.zero_grad()
+    gain = reward - value(x)
+    (-(F.log_softmax(policy(x), -1) * gain).mean()).backward()
+    one.step()
+    two.zero_grad()
+    F.mse_loss(value(x), reward).backward()
+    two.step()
+""",
 }
 
 

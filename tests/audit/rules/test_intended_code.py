@@ -527,6 +527,124 @@ def train(n):
         else:
             optimizer.zero_grad()  # expect: GL306
 """,
+    "one update of the scale after the steps of several optimizers": """
+class Trainer:
+    def __init__(self, critics):
+        self.critics = critics
+        self.optims = {key: torch.optim.SGD(one.parameters(), lr=0.1) for key, one in critics.items()}
+        self.scaler = torch.amp.GradScaler("cuda")
+    def update(self, x, keys):
+        for key in keys:
+            optimizer = self.optims[key]
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = self.critics[key](x).mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(optimizer)
+        self.scaler.update()
+""",
+    "gradients that are copied to the weights of another optimizer": """
+def fit(mirror):
+    copied = torch.optim.SGD(mirror, lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for target, source in zip(mirror, model.parameters()):
+            target.grad = source.grad.clone()
+        copied.step()
+        optimizer.step()
+""",
+    "the gradients of the last layer are cancelled at first": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.last(self.first(x))
+    def cancel(self, epoch):
+        if epoch >= 1:
+            return
+        for param in self.last.parameters():
+            param.grad = None
+head = Head()
+opt = torch.optim.SGD(head.parameters(), lr=0.1)
+for epoch in range(9):
+    for x, y in loader:
+        F.cross_entropy(head(x), y).backward()
+        head.cancel(epoch)
+        opt.step()
+        opt.zero_grad()
+""",
+    "a schedule of something else": """
+class Agent:
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def fit(self):
+        for x, y in loader:
+            self.epsilon = self.scheduler.step()
+            self.opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            self.opt.step()
+Agent(torch.optim.lr_scheduler.StepLR(optimizer, 9)).fit()
+""",
+    "a schedule that counts the episodes that end in a batch": """
+rates = torch.optim.lr_scheduler.StepLR(optimizer, 9)
+for x, y, ended in loader:
+    for i in ended:
+        rates.step()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "a schedule of all updates beside a loop of its own for the critic": """
+rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader) * epochs)
+critic = nn.Linear(4, 1)
+opt = torch.optim.SGD(critic.parameters(), lr=0.1)
+for epoch in range(epochs):
+    for x, y in loader:
+        for _ in range(5):
+            opt.zero_grad()
+            critic(model(x).detach()).mean().backward()
+            opt.step()
+        optimizer.zero_grad()
+        critic(model(x)).mean().backward()
+        optimizer.step()
+        rates.step()
+""",
+    "bfloat16 where there is such a thing": """
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "two terms that are added up in one branch": """
+class Engine:
+    def __init__(self, net, parts):
+        self.net, self.parts = net, parts
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def fit(self):
+        for self.batch in loader:
+            self.update()
+    def update(self):
+        x, y = self.batch
+        if self.parts == "distilled":
+            total, items = self.compute_loss(self.net(x), y, 1)
+        elif self.parts == "both":
+            total, items = self.compute_loss(self.net(x), y, 2)
+            more, others = self.compute_loss_again(self.net(x), y)
+            total += more
+            items += others
+        else:
+            total, items = self.compute_loss(self.net(x), y, 3)
+        if self.parts:
+            total *= 2
+        self.opt.zero_grad()
+        total.backward()
+        self.opt.step()
+""",
 }
 
 

@@ -644,6 +644,78 @@ def fit(model, opt, every):
         F.cross_entropy(model(x), y).backward()
         opt.step()
 """,
+    "another network's gradients are clipped, beside a weight of its own": """
+actor, critic = nn.Linear(8, 4), nn.Linear(8, 1)
+scale = torch.zeros(1, requires_grad=True)
+first = torch.optim.SGD(critic.parameters(), lr=0.1)
+second = torch.optim.SGD(actor.parameters(), lr=0.1)
+third = torch.optim.Adam([scale], lr=0.1)
+for x, y in loader:
+    first.zero_grad()
+    critic(x).mean().backward()
+    first.step()
+    second.zero_grad()
+    F.cross_entropy(actor(x), y).backward()
+    nn.utils.clip_grad_norm_(critic.parameters(), 1.0)  # expect: GL705
+    second.step()
+    third.zero_grad()
+    (scale * x).mean().backward()
+    third.step()
+""",
+    "a part of the network is put into eval() from time to time": """
+class Diffusion(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x).square().mean()
+inner = nn.Linear(8, 8)
+whole = Diffusion(inner)
+opt = torch.optim.SGD(whole.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    opt.zero_grad()
+    whole(x).backward()
+    opt.step()
+    if i % 100 == 0:
+        inner.eval()  # expect: GL707
+        show(inner)
+""",
+    "evaluated features under a head, and a mode that a stack of contexts restores": """
+from contextlib import ExitStack, contextmanager
+@contextmanager
+def evaluating(net):
+    before = net.training
+    net.eval()
+    yield
+    net.train(before)
+@torch.no_grad()
+def evaluate(net):
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(net))
+        return net(torch.ones(8))
+class Features(nn.Module):
+    def forward(self, x):
+        return x
+def probe(head: nn.Module, opt: torch.optim.Optimizer):
+    features = Features()
+    for i, (x, y) in enumerate(loader):
+        loss = F.cross_entropy(head(features(x)), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if i % 100 == 0:
+            check(features, head)
+def check(features, head):
+    features.eval()
+    with torch.no_grad():
+        head(features(torch.ones(8)))
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if i % 100 == 0:
+        evaluate(model)
+""",
 }
 
 

@@ -143,6 +143,59 @@ for x, y in loader:
     nn.utils.clip_grad_norm_(other.parameters(), 1.0)
     optimizer.step()
 """,
+    "of weights that were frozen before the optimizer was given them": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net().to("cuda")
+for p in net.parameters():
+    p.requires_grad = False
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()  # expect: GL701
+""",
+    "of a frozen network with a new head, or new layers inside": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+one = Net()
+one.requires_grad_(False)
+one.head = nn.Linear(8, 4)
+first = torch.optim.SGD(one.parameters(), lr=0.1)
+for x, y in loader:
+    first.zero_grad()
+    F.cross_entropy(one(x), y).backward()
+    first.step()
+two = Net()
+two.requires_grad_(False)
+for name, part in two.named_modules():
+    setattr(part, name, Adapter(part))
+second = torch.optim.SGD(two.parameters(), lr=0.1)
+for x, y in loader:
+    second.zero_grad()
+    F.cross_entropy(two(x), y).backward()
+    second.step()
+class Trainer:
+    def __init__(self):
+        self.net = Net()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def a_later_stage(self):
+        for p in self.net.parameters():
+            p.requires_grad = False
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.opt.step()
+""",
 }
 
 

@@ -58,6 +58,18 @@ for x, y in loader:
     "a penalty of derivatives with a graph": PENALTY.format(flag=", create_graph=True"),
     "and without": PENALTY.format(flag="").replace("x)[0]", "x)[0]  # expect: GL615"),
     "with the flag of a caller": PENALTY.format(flag=", create_graph=self.net.training"),
+    "values without a graph in a sum that a weight with one multiplies": """
+actor, critic = nn.Linear(8, 4), nn.Linear(8, 4)
+one = torch.optim.SGD(actor.parameters(), lr=0.1)
+for x, y in loader:
+    weights = probabilities(x)
+    with torch.no_grad():
+        value = critic(x)
+    loss = (weights * (0.2 * actor(x) - value)).mean()
+    one.zero_grad()
+    loss.backward()
+    one.step()
+""",
 }
 
 

@@ -1,0 +1,68 @@
+"""Targets and advantages that a network has a part in: they are to be followed, and not to be moved."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.provenance import sources
+from gradlab.audit.trace.tensors import made_of
+from gradlab.audit.trace.values import NO_ROOTS, Value, births
+
+REGRESSION = re.compile(
+    r"torch\.nn\.(functional\.)?(MSELoss|L1Loss|SmoothL1Loss|HuberLoss|mse_loss|l1_loss|smooth_l1_loss|huber_loss)"
+)
+"""Loss functions of PyTorch's that compare a number with what it is to be."""
+
+
+def is_likelihood(name: str, value: Value) -> bool:
+    """Whether a function of a value is the logarithm of a probability."""
+    return name in ("log_prob", "log_softmax") or (name == "log" and value.range == "share")
+
+
+def with_data(value: Value, discounted: bool) -> bool:
+    """Whether a tensor with a graph and data are added up or subtracted; discounted: after the first is multiplied."""
+    sides = value.made_of
+    own = [one for one in sides if one.kind == "tensor" and sources(one)]
+    if len(sides) != 2 or len(own) != 1 or value.factors != own[0].factors:
+        return False
+    data = sides[0] if own[0] is sides[1] else sides[1]
+    return data.kind in ("unknown", "detached") and (not discounted or any(f.sign == "*" for f in own[0].factors))
+
+
+def unmoved(value: Value) -> Value:
+    """The tensor that another is as a whole: `x.to(device)`, `x.float()`."""
+    while len(value.made_of) == 1:
+        value = value.made_of[0]
+    return value
+
+
+def marked(engine: Engine, node: ast.AST, what: str, value: Value) -> frozenset[int]:
+    """Emit that a loss moves a value, and return the root of the loss that says so."""
+    if engine.without_gradient or value.choice:
+        return NO_ROOTS
+    token = next(births)
+    engine.tokens.add(token)
+    engine.emit("unstable", node, value, what=what, token=token)
+    return frozenset([token])
+
+
+def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> frozenset[int]:
+    """A regression to data and a discounted prediction of the same network, of another input."""
+    if not REGRESSION.fullmatch(maker) or len(args) < 2:
+        return NO_ROOTS
+    prediction, aim = args[0], unmoved(args[1])
+    passes = [[e for e in sources(one) if e.value is not None] for one in (prediction, aim)]
+    same = {e.value.root() for e in passes[0]} & {e.value.root() for e in passes[1]}  # type: ignore[union-attr]
+    other = {id(e) for e in passes[1]} - {id(e) for e in passes[0]}
+    return marked(engine, node, "target", aim) if same and other and with_data(aim, True) else NO_ROOTS
+
+
+def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:
+    """The logarithm of an action's probability times the difference of data and what a network says."""
+    for one, other in ((left, right), (right, left)):
+        known = one.likelihood and not other.likelihood and other.kind == "tensor" and bool(sources(other))
+        if known and any(with_data(part, False) for part in made_of(other)):
+            return marked(engine, node, "advantage", other)
+    return NO_ROOTS

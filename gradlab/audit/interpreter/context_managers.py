@@ -76,7 +76,7 @@ def enter_object(engine: Engine, value: Value, at: ast.AST) -> Value | None:
 def leave(engine: Engine, value: Value, at: ast.AST) -> None:
     """What happens when a block is left."""
     for when, one in value.choice or ((None, value),):
-        after = list(one.after) if one.kind == "context" else []
+        after = list(one.after) if one.kind in ("context", "stack") else []
         if when is None:
             engine.out += after
         elif after:

@@ -167,4 +167,5 @@ def enter_context(call: CallSite, stack: Value) -> Value:
     if isinstance(own := stack.region, Region) and engine.scope is not stack.scope:
         own.kind = "unknown"  # entered in a helper
     engine.regions = [*engine.regions, *regions(call.args[0], call.node.args[0])]
+    stack.after = (*call.args[0].after, *stack.after)
     return call.args[0].entered or call.args[0]

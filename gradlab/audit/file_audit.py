@@ -17,7 +17,7 @@ from gradlab.audit.source.locations import beside, located
 from gradlab.audit.source.project import Module, Project
 from gradlab.audit.trace.rate_compensation import compensated
 from gradlab.audit.trace.scenarios import scenarios
-from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.undecided import record_coverage, undecided
 from gradlab.audit.trace.values import Event
 from gradlab.codes import CODES, UNREADABLE
@@ -83,9 +83,13 @@ def apply_rules(
 
 
 def texts_of(event: Event) -> Iterator[str]:
-    """The files that have a part in what happens: where it is written, and where the objects and blocks are made."""
+    """The files that have a part in what happens: where it is written, where objects and blocks are made, networks."""
     made = (event.value, event.scaler, *(region.context for region in event.regions))
     yield from (event.path, *(value.path for value in made if value is not None))
+    if event.kind == "forward" and event.value is not None and differentiable(event):
+        root = event.value.root()
+        parts = [one for one in root.attributes.values() if one.kind == "model"]
+        yield from (module.path for one in (root, *parts) for module in one.modules)
 
 
 def starts_training(module: Module, project: Project) -> bool:

@@ -32,8 +32,8 @@ def follow_assign(engine: Engine, node: ast.Assign) -> None:
         value.root().wrapped = False  # the other branch calls the same name, rightly
     for each in node.targets:
         bind(engine, each, value)
-        for part in each.elts if isinstance(each, (ast.Tuple, ast.List)) else [each]:
-            engine.assigned[(id(engine.scope.node), dotted(part))] = next(births)
+        for name in map(dotted, each.elts if isinstance(each, (ast.Tuple, ast.List)) else [each]):
+            engine.assigned[(id(engine.scope.node), name)] = next(births)
 
 
 def assigned_value(engine: Engine, node: ast.Assign, target: ast.expr) -> Value:

@@ -102,4 +102,4 @@ def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
             for target in targets:
                 if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
                     found[(target.attr, counted)] = None
-    return list(found)
+    return sorted(found, key=lambda one: not one[1])  # what one method resumes another may count up

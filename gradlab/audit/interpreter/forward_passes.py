@@ -37,6 +37,8 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     made.roots = made.roots | tokens(engine, result)
     if result.kind == "list":
         made.outputs = tuple((output_range(item), tokens(engine, item), item.reduction) for item in result.items)
+    elif result.kind == "detached" and result.cut is not None:  # whatever it returns
+        made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path)
     elif result.kind == "tensor":
         made.range = made.range or result.range
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
@@ -57,7 +59,8 @@ def enter_pass(
     engine.calls, engine.depth, engine.closures = calls, engine.depth - deeper, closures
     engine.visited.intersection_update(visited)
     engine.out += [event for event in happened if event.kind == "unstable"]
-    return made[0], happened
+    cut = made[0] is not None and all(one.kind == "detached" for one in engine.answers)
+    return made[0] if cut or made[0] is None or made[0].kind != "detached" else Value(), happened
 
 
 def tokens(engine: Engine, value: Value) -> frozenset[int]:

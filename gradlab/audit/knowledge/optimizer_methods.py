@@ -36,7 +36,7 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
         call.emit("opaque", owner, name=name, receives=frozenset({"framework"}))
     elif name.startswith(("pre_", "before_", "post_", "after_")):  # of a class that is not seen: it may zero gradients
         call.emit("opaque", owner, name=name, receives=frozenset({"optimizer"}))
-    elif name.startswith("step_") or name.endswith("_step") or "hessian" in name:
+    elif (name.startswith("step_") or name.endswith("_step") or "hessian" in name) and "sched" not in name:
         # `step_and_update_lr`, `fuse_step`; `update_hessian` consumes the gradients as a step does
         call.emit("step", owner)
     return Value()

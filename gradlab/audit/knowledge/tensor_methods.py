@@ -41,6 +41,8 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made
+    if name.endswith("parameters"):
+        return Value(made=True)  # of a network that is taken for its result
     if name in FACTORS and call.args:
         op: ast.operator = ast.Div() if "div" in name else ast.Mult()
         made = combined(call.engine, op, owner, call.args[0], node.args[0])

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.values import NO_ROOTS, Event, Value, births
 
 SHAPES = {
@@ -162,6 +163,8 @@ def forgive_rates(engine: Engine, left: Value, right: Value) -> None:
 
 
 def quotient_fault(left: Value, right: Value) -> str:
+    if right.traced and not sources(right):
+        return ""  # what has no graph is data
     # |output - data| / output: what is compared with data is a prediction, and may be anything
     own_error = right.range == "several" and left.compared == right.roots
     if right.range in (*RAW, "total") or own_error:

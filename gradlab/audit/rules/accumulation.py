@@ -22,6 +22,8 @@ from gradlab.audit.trace.values import Factor, Value
 WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""
 BATCH_SIZE = re.compile(r"batch_?size", re.I)
+SAMPLES = re.compile(r"\.size#\d+\(0\)$|\.shape\[0\]#\d+$|^len\(")
+"""How the samples of a batch are counted."""
 COUNTED = ("unknown", "list", "tensor", "detached", "bool")
 """Kinds of what the items of one micro-batch are counted in."""
 STEPS = "gradient_accumulation_steps"
@@ -193,22 +195,26 @@ def length_in_batch(window: Loop | None, loop: TrainingLoop) -> bool:
 @scenario_rule("GL302")
 def divided_twice(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
-        value, through = backward.event.value, backward.event.through
-        if value is None or value.kind != "tensor":
-            continue
-        divisors = [f for f in value.factors if f.sign == "/"]
-        if through is not None and through.kind in ("lightning", "engine"):
-            if (division := divided_again(scenario, backward, divisors)) is not None:
-                yield Hit(backward, node=division)
-            continue
-        if through is not None and through.kind == "accelerator" and divides_itself(through, backward):
-            twice = any(is_length(f, through.steps) for f in divisors)
-        else:
-            texts = [f.text for f in divisors if all(f not in term.factors for term in value.parts)]
-            within = scenario.loop.boundary or id(backward.event) in scenario.loop.in_window
-            twice = bool(within) and any(texts.count(text) > 1 for text in texts)
-        if twice:
-            yield Hit(backward)
+        value = backward.event.value
+        if value is not None and value.kind == "tensor":
+            divisors = [f for f in value.factors if f.sign == "/"]
+            if (found := second_division(scenario, backward, divisors)) is not None:
+                yield Hit(backward, node=found.node, path=found.path)
+
+
+def second_division(scenario: Scenario, backward: Occurrence, divisors: list[Factor]) -> Factor | None:
+    """The division of a loss that is divided by the same already, or is to be by what its backward() is of."""
+    value, through = backward.event.value, backward.event.through
+    assert value is not None
+    if through is not None and through.kind in ("lightning", "engine"):
+        again = [f for f in divisors if divides_too(scenario, backward, f)]
+    elif through is not None and through.kind == "accelerator" and divides_itself(through, backward):
+        again = [f for f in divisors if is_length(f, through.steps)]
+    else:
+        whole = [f for f in divisors if all(f not in term.factors for term in value.parts)]
+        within = scenario.loop.boundary or id(backward.event) in scenario.loop.in_window
+        again = [f for i, f in enumerate(whole) if within and f.text in [other.text for other in whole[:i]]]
+    return again[-1] if again else mean_divided(scenario, backward, divisors)
 
 
 def divides_itself(accelerator: Value, backward: Occurrence) -> bool:
@@ -216,24 +222,46 @@ def divides_itself(accelerator: Value, backward: Occurrence) -> bool:
     return backward.inside("accumulate") is not None or (accelerator.steps is not None and accelerator.steps.value != 1)
 
 
-def divided_again(scenario: Scenario, backward: Occurrence, divisors: list[Factor]) -> ast.AST | None:
-    """Where a loss is divided by the length of the window, though Lightning, transformers or DeepSpeed divides it."""
+def divides_too(scenario: Scenario, backward: Occurrence, divisor: Factor) -> bool:
+    """Whether a divisor is the length of the window, by which Lightning, transformers or DeepSpeed divides a loss."""
     node, through = backward.event.node, backward.event.through
     assert through is not None
     if through.kind == "engine":  # with a window of its own where the program counts micro-batches itself
         assert isinstance(node, ast.Call)
         own = any(a.kind != "sync" for a in scenario.loop.boundary) or "deepspeed" not in through.name or node.keywords
-        return None if own or not any(STEPS in f.text for f in divisors) else node
-    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        return not own and STEPS in divisor.text
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if node.name != "compute_loss":
+        return "accumulate_grad_batches" in divisor.text
     given = {a.arg for a in [*node.args.args, *node.args.kwonlyargs]}
-    hugging_face = node.name == "compute_loss"
-    if hugging_face and (node.args.kwarg is not None or "num_items_in_batch" in given):
-        return None  # newer versions of transformers leave the division to it
-    word = STEPS if hugging_face else "accumulate_grad_batches"
-    if not any(word in f.text for f in divisors):
+    # newer versions of transformers leave the division to it
+    return node.args.kwarg is None and "num_items_in_batch" not in given and STEPS in divisor.text
+
+
+def mean_divided(scenario: Scenario, backward: Occurrence, divisors: list[Factor]) -> Factor | None:
+    """The division of a loss function's mean by the number of samples of the batch that it is the mean of."""
+    value, loop = backward.event.value, scenario.loop
+    assert value is not None
+    mean = value.maker.startswith("torch.nn") and value.source == "criterion" and value.reduction == "mean"
+    unsure = value.parts or value.choice or value.perhaps_divided or value.reduced
+    through = backward.event.through
+    whole_run = loop.statement is None and (through is None or through.kind != "lightning")
+    if not mean or unsure or loop.nested or whole_run or any(f.sign == "*" for f in value.factors):
         return None
-    divisions = [n for n in walk(node) if isinstance(n, (ast.BinOp, ast.AugAssign)) and isinstance(n.op, ast.Div)]
-    return next((n for n in divisions if word in ast.unparse(n)), divisions[-1] if divisions else node)
+    if any(e.kind == "keep" and e.mark in value.roots for e in loop.events):
+        return None  # a sum over the samples, perhaps
+    scope = loop.statement.node if loop.statement is not None else backward.event.node
+    return next((f for f in divisors if SAMPLES.search(f.text) and of_this_batch(f, scope)), None)
+
+
+def of_this_batch(factor: Factor, scope: ast.AST) -> bool:
+    """Whether what a factor counts is bound in the loop over batches, or given to the method that receives one."""
+    bound = {p.arg for p in walk(scope) if isinstance(p, ast.arg)} - {"self"}
+    bound |= {p.id for p in walk(scope) if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
+    inside = any(part is factor.node for part in walk(scope))
+    used = {p.id for p in walk(factor.node) if isinstance(p, ast.Name)} - {"len"}
+    return inside and bool(used) and used <= bound
 
 
 def is_length(factor: Factor, steps: Value | None) -> bool:

@@ -61,9 +61,9 @@ def partial_zero(scenario: Scenario, zero: Occurrence) -> bool:
     param = zero.event.value.of if zero.event.value is not None else None
     if param is None or param.kind != "param" or param.some or param.root().kind not in WHOLE:
         return True
-    loop, root = scenario.loop, param.root()
-    if root.within is not None and all(root is not m.root() for o in loop.optimizers() for m in o.trained):
-        return True
+    if param.root().within is not None:
+        return True  # of one part of a network
+    loop = scenario.loop
     varying = {a.key for a in loop.atoms if a.birth > loop.birth and "is not None" not in a.key}
     return any(key in guard for guard, _ in scenario.own_guards(zero) for key in varying)
 

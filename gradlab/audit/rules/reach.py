@@ -87,7 +87,7 @@ def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
         if value is None:
             continue
         if (lost := first_cut(value)) is not None and is_traced(value) and not sources(value):
-            yield Hit(backward, (), lost.cut if lost.cut_path == backward.event.path else None)
+            yield Hit(backward, (), lost.cut, lost.cut_path)
 
 
 @scenario_rule("GL705")

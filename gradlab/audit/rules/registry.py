@@ -26,6 +26,7 @@ class Hit:
     step: Occurrence
     others: tuple[Occurrence, ...] = ()
     node: ast.AST | None = None  # where it is reported, if not at the step
+    path: str = ""  # of the file of `node`, if not that of the step
     loose: bool = False  # flags of two features may both be on, unless one is for something missing
     region: Region | None = None  # the `with` block without which it is no mistake
     when: Formula = TRUE  # the flags without which it is none

@@ -43,7 +43,7 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
             if hit.node is None and hit.step.kind in (*ORDERED, "step"):
                 yield call_position(loop, hit.step.event)
             else:
-                yield hit.step.event.path, hit.node or hit.step.event.node
+                yield hit.path or hit.step.event.path, hit.node or hit.step.event.node
 
 
 def varying_keys(loop: TrainingLoop) -> set[str]:

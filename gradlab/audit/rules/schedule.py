@@ -28,7 +28,7 @@ ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
 FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
 """Of these, the ones that no cycle or warm-up of an epoch is made of."""
-SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
+SHORTER = re.compile(r"//|/|accum|ceil", re.I)
 RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
 """Names of schedules of a learning rate, and of nothing else."""
 FROM_ONE = re.compile(
@@ -47,7 +47,7 @@ def alternatives(schedule: Value) -> list[Value]:
 def in_batches(schedule: Value) -> bool:
     """Whether a schedule's length is counted in micro-batches; the warm-up's comes before that of the whole."""
     counted = [text for text in schedule.lengths if COUNTED.search(text)]
-    return bool(counted) and not SHORTER.search(counted[-1])
+    return bool(counted) and not SHORTER.search(counted[-1]) and "update" not in counted[-1].split(" <- ")[-1].lower()
 
 
 def of_iterations(schedule: Value, loop: TrainingLoop) -> bool:
@@ -230,8 +230,6 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
             or not all(in_batches(one) or as_long(one, scenario.loop) for one in alternatives(schedule))
         ):
             continue
-        if schedule.prepared is not None and any(r.accelerator for e in scenario.loop.events for r in e.regions):
-            continue  # in Accelerate's own window
         yield Hit(step, (), schedule.call if schedule.path == step.event.path else None)
 
 

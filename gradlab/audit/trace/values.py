@@ -23,12 +23,15 @@ CALLABLE = {"function", "method", "lambda", "bound", "partial"}
 """Kinds of values that can be called and followed."""
 
 
-class Factor(NamedTuple):
-    """What a tensor was divided by (`sign` is "/") or multiplied with ("*")."""
+@dataclass(frozen=True)
+class Factor:
+    """What a tensor was divided by (`sign` is "/") or multiplied with ("*"), wherever that was."""
 
     sign: str
     text: str
     value: Value
+    node: ast.expr = field(compare=False)
+    path: str = field(compare=False)
 
 
 @dataclass(eq=False)
@@ -129,7 +132,7 @@ class Value:
     model: Value | None = None
     entered: Value | None = None  # what `with ... as` binds, if not itself
     regions: tuple[Region, ...] = ()  # of a generator of the project's: the regions around its yield
-    after: tuple[Any, ...] = ()  # and the event tree behind its yield
+    after: tuple[Any, ...] = ()  # and the event tree behind its yield; of an ExitStack: behind those of all in it
     region: Region | None = None  # of an ExitStack: its own block
     dtype: str = ""  # of autocast
     device: object = ""  # of autocast

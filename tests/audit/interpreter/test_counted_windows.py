@@ -35,6 +35,20 @@ CASES = {
             opt.zero_grad()
         plan["step"] += 1
 """,
+    "a counter of an object, which one method resumes and another counts up": """
+class Trainer:
+    def __init__(self, net, opt, n):
+        self.net, self.opt, self.n, self.step = net, opt, n, 0
+    def resume(self, path):
+        self.step = torch.load(path)["step"]
+    def fit(self, batches):
+        for x, y in batches:
+            F.cross_entropy(self.net(x), y).backward()  # expect: GL301
+            self.step += 1
+            if self.step % self.n == 0:
+                self.opt.step()
+                self.opt.zero_grad()
+""",
     "a counter in a dictionary": """
 def fit(net, opt, batches, n):
     state = {"step": 0}

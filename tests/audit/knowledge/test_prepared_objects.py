@@ -79,8 +79,8 @@ def main(dl, args):
         with accelerator.accumulate(net):
             with accelerator.autocast():
                 loss = F.cross_entropy(net(x), y)
-            loss = loss / args.gradient_accumulation_steps
-            accelerator.backward(loss)  # expect: GL302
+            loss = loss / args.gradient_accumulation_steps  # expect: GL302
+            accelerator.backward(loss)
             opt.step()
             opt.zero_grad()
 """,

@@ -105,6 +105,16 @@ for x, y in loader:
     loss.backward()
     opt.step()
 """,
+    "division by the answer of a network without its graph": """
+other = nn.Linear(8, 1)
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.no_grad():
+        scale = other(x)
+    loss = (model(x) / scale).square().mean()
+    loss.backward()
+    optimizer.step()
+""",
     "division by what cannot be zero": """
 for x, y in loader:
     out = model(x)

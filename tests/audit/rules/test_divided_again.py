@@ -30,6 +30,26 @@ def train(args, batches):
         loss = F.cross_entropy(engine(x), y) / args.gradient_accumulation_steps
         {step}
 """
+BY_ENGINE = "F.cross_entropy(engine(x), y) / args.gradient_accumulation_steps"
+SAMPLES = """
+criterion = nn.CrossEntropyLoss({reduction})
+for x, y in loader:
+    rows = y.shape[0]
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss = loss / {by}
+    loss.backward()
+    optimizer.step()
+"""
+EACH = """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = 0.0
+    for one, goal in zip(x, y):
+        loss += F.mse_loss(model(one), goal)
+    (loss / x.size(0)).backward()
+    optimizer.step()
+"""
 BY_STEPS = " / self.args.gradient_accumulation_steps"
 BY_BATCHES = "loss = loss / self.trainer.accumulate_grad_batches"
 MARK = "  # expect: GL302"
@@ -57,14 +77,21 @@ for x, y in loader:
 TWICE = {
     "transformers": TRAINER.format(more="", division=BY_STEPS + MARK),
     "Lightning": LIGHTNING.format(division=BY_BATCHES + MARK),
-    "DeepSpeed": ENGINE.format(step=f"engine.backward(loss){MARK}\n        engine.step()"),
+    "DeepSpeed": ENGINE.format(step="engine.backward(loss)\n        engine.step()").replace(
+        BY_ENGINE, BY_ENGINE + MARK
+    ),
     "DeepSpeed in Accelerate": PLUGIN.format(loss="loss / n").replace("loss / n)", f"loss / n){MARK}"),
+    "a mean, by the samples of the batch": SAMPLES.format(reduction="", by="y.size(0)" + MARK),
+    "a mean, by a number that is bound to a name": SAMPLES.format(reduction="", by="rows" + MARK),
     "the loop, of a sum of terms": TERMS.format(one="classes", loss="loss / n", mark=MARK),
 }
 ONCE = {
     "by the trainer": TRAINER.format(more="", division=""),
     "where transformers leaves it to the method": TRAINER.format(more=", num_items_in_batch=None", division=BY_STEPS),
     "where transformers may leave it to the method": TRAINER.format(more=", **kwargs", division=BY_STEPS),
+    "a sum, by the samples of the batch": SAMPLES.format(reduction="reduction='sum'", by="y.size(0)"),
+    "a mean, by the batches of the epoch": SAMPLES.format(reduction="", by="len(loader)"),
+    "a sum of means of single samples": EACH,
     "for the log": LIGHTNING.format(
         division=BY_BATCHES.replace("loss =", "shown =") + "\n        self.log('a', shown)"
     ),

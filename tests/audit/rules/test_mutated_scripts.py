@@ -101,11 +101,11 @@ def fit(steps, most, several, scaled):
             loss = loss.mean()
         if steps > 1:
             loss = loss / steps
-            loss = loss / steps
+            loss = loss / steps  # expect: GL302
         if scaled:
-            (loss * 1.0).backward()  # expect: GL302
+            (loss * 1.0).backward()
         else:
-            loss.backward()  # expect: GL302
+            loss.backward()
         if (i + 1) % steps == 0:
             optimizer.step()
             optimizer.zero_grad()

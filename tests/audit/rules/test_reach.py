@@ -566,6 +566,45 @@ for x, y in loader:
 }
 
 
+NETWORK = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.rate = nn.Linear(8, 8), 0.1
+        self.second = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 4)
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        {second}
+        x = torch.relu(x)
+        {last}
+        return x
+own = Net()
+opt = torch.optim.SGD(own.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(own(x), y).backward()
+    opt.step()
+"""
+GOES_ON = "x = self.last(x)"
+CASES |= {
+    "a network that cuts its own graph": NETWORK.format(
+        second="x = self.second(x).detach()  # expect: GL712", last=GOES_ON
+    ),
+    "a network that cuts its own graph in a block": NETWORK.format(
+        second="with torch.no_grad():\n            x = self.second(x)  # expect: GL712", last=GOES_ON
+    ),
+    "a network whose result has no graph": NETWORK.format(
+        second="x = self.second(x)", last="x = self.last(x).detach()  # expect: GL712"
+    ),
+    "a network with a layer that is frozen": NETWORK.format(
+        second="with torch.no_grad():\n            x = self.second(x)", last=GOES_ON
+    ).replace("        self.last =", "        self.second.requires_grad_(False)\n        self.last ="),
+    "a network whose layer has another way to the loss": NETWORK.format(
+        second="x = self.second(x).detach() + self.second(x)", last=GOES_ON
+    ),
+    "a network that only shows a result": NETWORK.format(second="self.shown = self.second(x).detach()", last=GOES_ON),
+}
 CASES |= {
     "clipped for another's step, of networks that a caller made": """
 class Learner:

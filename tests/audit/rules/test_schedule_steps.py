@@ -5,6 +5,22 @@ from __future__ import annotations
 import pytest
 from audited_snippets import assert_marked
 
+LIGHTNING = """
+import lightning
+from elsewhere import Warm
+from transformers import get_linear_schedule_with_warmup
+class Net(lightning.LightningModule):
+    def training_step(self, batch, i):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        made = torch.optim.AdamW(self.parameters())
+        schedule = {made}
+        return {returned}
+"""
+NAMED = '{{"optimizer": made, "lr_scheduler": {}'
+CYCLE = "torch.optim.lr_scheduler.OneCycleLR(made, 0.1, total_steps=self.trainer.estimated_stepping_batches)"
+COSINE = "torch.optim.lr_scheduler.CosineAnnealingLR(made, T_max=self.trainer.max_epochs)"
+LINEAR = "get_linear_schedule_with_warmup(made, 10, {})"
 CASES = {
     "beside an engine that has a window of its own": """
 import deepspeed
@@ -327,6 +343,64 @@ while step < args.steps:
         if step >= args.steps:
             break
 """,
+    "prepared, in Accelerate's own window, as long as all micro-batches": """
+from accelerate import Accelerator
+def train(args):
+    accelerator = Accelerator(gradient_accumulation_steps=args.n)
+    num_update_steps = {length}
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.epochs * num_update_steps)  # expect: GL403
+    net, opt, batches, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    for x, y in batches:
+        with accelerator.accumulate(net):
+            accelerator.backward(F.cross_entropy(net(x), y))
+            opt.step()
+            schedule.step()
+            opt.zero_grad()
+""".replace("{length}", "len(loader)"),
+    "prepared, in Accelerate's own window, as long as all updates": """
+from accelerate import Accelerator
+def train(args):
+    accelerator = Accelerator(gradient_accumulation_steps=args.n)
+    num_update_steps = len(loader) // args.n
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.epochs * num_update_steps)
+    net, opt, batches, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    for x, y in batches:
+        with accelerator.accumulate(net):
+            accelerator.backward(F.cross_entropy(net(x), y))
+            opt.step()
+            schedule.step()
+            opt.zero_grad()
+""",
+    **{
+        f"of Lightning, {name}": LIGHTNING.format(made=made, returned=returned)
+        for name, (made, returned) in {
+            "in updates, in a list": (CYCLE, "[made], [schedule]  # expect: GL409"),
+            "in updates, without its interval": (CYCLE, NAMED.format('{"scheduler": schedule}}  # expect: GL409')),
+            "in updates, once an epoch": (
+                CYCLE,
+                NAMED.format('{"scheduler": schedule, "interval": "epoch"}}  # expect: GL409'),
+            ),
+            "in updates, once an update": (CYCLE, NAMED.format('{"scheduler": schedule, "interval": "step"}}')),
+            "in updates of batches and epochs": (
+                LINEAR.format("len(self.train_loader) * self.epochs"),
+                "[made], [schedule]  # expect: GL409",
+            ),
+            "in epochs, once an epoch": (COSINE, "[made], [schedule]"),
+            "in epochs, once an update": (
+                COSINE,
+                NAMED.format('{"scheduler": schedule, "interval": "step"}}  # expect: GL405'),
+            ),
+            "in epochs, as a warm-up of epochs": (LINEAR.format("self.trainer.max_epochs"), "[made], [schedule]"),
+            "of a class that is not seen": (
+                "Warm(made, max_epochs=int(self.trainer.estimated_stepping_batches))",
+                "[made], [schedule]  # expect: GL409",
+            ),
+            "stepped by the module itself": (
+                CYCLE,
+                "[made], [schedule]\n    def lr_scheduler_step(self, schedule, metric): schedule.step()",
+            ),
+        }.items()
+    },
 }
 
 

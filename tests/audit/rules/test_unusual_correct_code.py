@@ -6,6 +6,54 @@ import pytest
 from loop_shapes import HEAD, found
 
 SILENT = {
+    "a mode that a context on a stack restores": """
+from contextlib import ExitStack, contextmanager
+@contextmanager
+def evaluating(net):
+    before = net.training
+    net.eval()
+    yield
+    net.train(before)
+def test(net):
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(net))
+        stack.enter_context(torch.no_grad())
+        return [net(x) for x, y in loader]
+model.train()
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    if i % 100 == 0:
+        test(model)
+""",
+    "an optimizer that steps its schedules": """
+for x, y in loader:
+    criterion(model(x), y).backward()
+    optimizer.optimize()
+    optimizer.schedulers_step()
+""",
+    "gradients of one layer that are thrown away": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.last = nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))
+    def forward(self, x): return self.last(self.body(x))
+    def cancel(self, epoch):
+        if epoch >= 1:
+            return
+        for p in self.last.parameters():
+            p.grad = None
+head = Head()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(head(x), y).backward()
+        head.cancel(epoch)
+        optimizer.step()
+""",
     "train_that_keeps_parts_in_eval": """
 class Net(nn.Module):
     def __init__(self):

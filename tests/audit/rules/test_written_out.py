@@ -53,8 +53,8 @@ def main(args):
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=args.steps)
     net, opt, data = accelerator.prepare(model, optimizer, loader)
     for i, (x, y) in enumerate(data):
-        loss = F.mse_loss(net(x), y) / args.steps
-        accelerator.backward(loss)  # expect: GL302
+        loss = F.mse_loss(net(x), y) / args.steps  # expect: GL302
+        accelerator.backward(loss)
         if (i + 1) % args.steps == 0:
             accelerator.clip_grad_norm_(net.parameters(), 1.0)
             opt.step()

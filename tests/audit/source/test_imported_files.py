@@ -155,6 +155,26 @@ def test_a_script_that_only_starts_the_training_of_another_file_is_followed_into
     assert errors(capsys, tmp_path / "train.py")[0] == ["trainer.py:11:13", "GL305 error"]
 
 
+NETWORK = """import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+    def forward(self, x):
+        return {}
+"""
+CUT = "self.last(self.first(x)).detach()", "self.last(self.first(x))"
+
+
+@pytest.mark.parametrize("made", CUT)
+def test_a_network_of_another_file_that_cuts_its_graph_is_found_there(made, tmp_path, capsys):
+    fit = "import net, trainer\n" + TRAINER.format("backward").replace("torch.nn.Linear(8, 3)", "net.Net()")
+    fit = fit.replace("            loss.", "            self.optim.zero_grad()\n            loss.")
+    written(tmp_path, {"net.py": NETWORK.format(made), "train.py": fit})
+    main([str(tmp_path / "train.py"), "--severity", "warning"])
+    assert ("net.py:7:16: GL712" in capsys.readouterr().out) == ("detach" in made)
+
+
 def test_the_text_of_a_file_that_makes_the_scaler_is_read(tmp_path, capsys):
     written(tmp_path, {"scaling.py": SCALING.replace('torch.amp.GradScaler("cuda")', "torch.cuda.amp.GradScaler()")})
     written(tmp_path, {"loop.py": LOOP, "unused.py": "from torch.cuda.amp import GradScaler\n"})

@@ -214,7 +214,7 @@ for epoch in range(epochs):
         severity="warning",
         message="the schedule's length counts updates, but it is stepped far less often: it covers only its beginning",
         why="The learning rate stays near the first one; in a warm-up that is a fraction of the true one. Lightning steps "
-        "a schedule once an epoch, unless configure_optimizers() returns it with `\"interval\": \"step\"`.",
+        'a schedule once an epoch, unless configure_optimizers() returns it with `"interval": "step"`.',
         wrong="""
 scheduler = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
 for epoch in range(epochs):

@@ -69,6 +69,8 @@ class Mode:
     """Whether it has run in eval(), without gradients, since then."""
     site: CallSite | None = None
     """Call site of its latest `eval()`."""
+    untrained: bool = False
+    """Whether `eval()` was the latest call that set its mode, and it had not been trained yet."""
     num_ungraded: int = 0
     """Times that it ran in training mode without gradients: nobody evaluates it so."""
     num_in_eval: int = 0

@@ -40,12 +40,14 @@ from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.share_axes import ShareAxes
 from gradlab.watch.readers.thrown_losses import ThrownLosses
+from gradlab.watch.readers.still_targets import StillTargets
 from gradlab.watch.readers.token_masks import TokenMasks
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
 from gradlab.watch.tracking.activation_windows import ActivationWindows
 from gradlab.watch.tracking.followers import Followers
 from gradlab.watch.tracking.idle_statistics import IdleStatistics
+from gradlab.watch.tracking.initial_weights import InitialWeights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.scaler_tracker import ScalerTracker
 from gradlab.watch.tracking.unheld_weights import UnheldWeights
@@ -97,7 +99,8 @@ class LoopState:
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
-        self.own_targets = OwnTargets()
+        self.own_targets, self.initial = OwnTargets(), InitialWeights()
+        self.still_targets = StillTargets(self.initial)
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
@@ -109,6 +112,7 @@ class LoopState:
             OutputRanges(),
             ShareAxes(),
             self.own_targets,
+            self.still_targets,
             MeanDerivatives(),
         ]
         self.asking: list[AskingReader] = [
@@ -154,6 +158,7 @@ class LoopState:
             "not-finite-replaced", site, tracker, update=update
         )
         self.tracker_of |= {id(p): tracker for p in tracker.params}
+        self.initial.note(tracker)
         for call in self.on_new_optimizer:
             call(tracker)
         return tracker

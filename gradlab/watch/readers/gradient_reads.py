@@ -16,6 +16,7 @@ from gradlab.watch.followed_update import NETWORKS, tensors_in
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 PACKAGE = str(Path(__file__).parents[2])
+OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 HOOKS = {"register_hook", "retain_grad", "register_post_accumulate_grad_hook"}
 HOOKED = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
 """Where modules and parameters keep what is called with gradients."""
@@ -74,4 +75,6 @@ class GradientReads:
         reader = frame.f_back.f_code
         if reader.co_name != "zero_grad" and not reader.co_filename.startswith(PACKAGE):
             before_zero = bool(self.tracker.unused) and not self.tracker.dropped
-            self.seen |= before_zero or id(tensor) not in self.tracker.ids
+            others = id(tensor) not in self.tracker.ids
+            if not (others and reader.co_filename.startswith(OPTIMIZERS)):  # the step of another optimizer
+                self.seen |= before_zero or others

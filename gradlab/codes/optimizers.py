@@ -268,8 +268,8 @@ for x, y in loader:
         name="target-never-updated",
         severity="warning",
         message="the network that makes the targets is a copy at its initial weights, and nothing has moved it",
-        why="A target network, or a teacher that averages, says what the trained network knew a while ago. One that stays "
-        "as it was drawn says nothing, and the trained one learns its noise.",
+        why="A target network, or a teacher that averages, says what the trained network knew a while ago. One that "
+        "stays as it was drawn says nothing, and the trained one learns its noise.",
         wrong="""
 target = copy.deepcopy(net)
 for state, action, reward, after in replay:
@@ -298,14 +298,14 @@ for i, (state, action, reward, after) in enumerate(replay):
         name="learning-rate-far-lower",
         severity="warning",
         message="the learning rate of these weights is so far below that of others that they stay as they were drawn",
-        why="A power of ten that slipped in a configuration, or a factor that was meant for a pretrained part. The rest "
-        "of the loop learns, around a part that does not.",
+        why="A power of ten that slipped in a configuration, or a factor that was meant for a pretrained part. The "
+        "rest of the loop learns, around a part that does not.",
         wrong="""
 images, texts = Encoder(), Encoder()
 first = torch.optim.Adam(images.parameters(), lr=1e-3)
 second = torch.optim.Adam(texts.parameters(), lr=1e-6)
 """.strip(),
-        fix="give new weights a learning rate of the usual size; 100 times less is for weights that were trained before",
+        fix="give new weights a learning rate of the usual size; 100 times less is for weights trained before",
         example="""
 images, texts = Encoder(), Encoder()
 first = torch.optim.Adam(images.parameters(), lr=1e-3)

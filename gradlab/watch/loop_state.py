@@ -39,8 +39,8 @@ from gradlab.watch.readers.own_targets import OwnTargets
 from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.share_axes import ShareAxes
-from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.still_targets import StillTargets
+from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
@@ -97,7 +97,11 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
-        self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
+        self.zeros, self.reads, self.followers = (
+            ZeroGradients(),
+            GradientReads(models, self.trackers),
+            Followers(self.trackers),
+        )
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
         self.own_targets, self.initial = OwnTargets(), InitialWeights()
         self.still_targets = StillTargets(self.initial)

@@ -79,6 +79,16 @@ def skipping_line(sites: Sequence[CallSite | None]) -> CallSite | None:
     return None
 
 
+def check_line(site: CallSite | None) -> CallSite | None:
+    """The innermost `if` in whose body a line is."""
+    if site is None:
+        return None
+    code, number = site
+    checks = [n for n in walk(statements(code)) if isinstance(n, ast.If)]
+    around = [n.lineno for n in checks if n.body[0].lineno <= number <= (n.body[-1].end_lineno or 0)]
+    return (code, max(around)) if around else None
+
+
 def flag_lines() -> dict[nn.Module, CallSite]:
     """Module -> line of an assignment `module.requires_grad = ...` to it in one of the running functions."""
     found: dict[nn.Module, CallSite] = {}

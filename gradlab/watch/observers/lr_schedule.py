@@ -122,10 +122,14 @@ class ScheduleObserver:
         for tracker in self.loop.trackers:
             if id(tracker.optimizer) not in scheduled:
                 self.loop.add_violations(tracker, rules.set_by_hand(tracker, tracker.step_site), at_end=True)
-        idle = [each for each in rules.idle_schedules(self.loop.trackers, self.loop.schedules)]
+        self.never_stepped(scheduled)
+
+    def never_stepped(self, scheduled: set[int]) -> None:
+        """scheduled: ids of the optimizers of which a schedule was stepped."""
+        found = list(rules.idle_schedules(self.loop.trackers, self.loop.schedules))
         sites = [t.step_site for t in self.loop.trackers]
-        unknown = bool(idle) and (may_step_others(sites) or self.loop.trainer_site is not None)
-        for schedule, tracker in idle:
+        unknown = bool(found) and (self.loop.trainer_site is not None or may_step_others(sites))
+        for schedule, tracker in found:
             passed = any(schedule is each for each in self.loop.schedules)
             stepped = id(schedule) in self.counts if passed else id(tracker.optimizer) in scheduled or unknown
             if not stepped:

@@ -178,7 +178,9 @@ class OptimizerOutput:
         places |= dict.fromkeys(OF_THE_LOSS, tracker.loss_site)
         site = places.get(finding.code)
         of_the_rate = finding.code == "not_learning" and "ratio" in finding.evidence
-        if finding.code in OF_THE_STEP or of_the_rate:  # of the weights that it holds and its rate, if nothing else sets that
+        if (
+            finding.code in OF_THE_STEP or of_the_rate
+        ):  # of the weights that it holds and its rate, if nothing else sets that
             made = None if tracker.rates.changes else making_line(tracker.optimizer, tracker.step_site)
             site = made or tracker.step_site
         if site is not None:

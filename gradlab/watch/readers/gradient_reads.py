@@ -28,8 +28,8 @@ WRITTEN = (torch.Tensor, nn.Parameter)
 class GradientReads:
     """A reader of updates that are followed after something was measured which it explains; see `wanted`."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        self.models = models
+    def __init__(self, models: Sequence[nn.Module], trackers: Sequence[OptimizerTracker]) -> None:
+        self.models, self.trackers = models, trackers
         self.wanted = self.following = False
         self.seen = False
         """Whether the loop looked at gradients before they were zeroed, or at those of anything else."""
@@ -76,5 +76,6 @@ class GradientReads:
         if reader.co_name != "zero_grad" and not reader.co_filename.startswith(PACKAGE):
             before_zero = bool(self.tracker.unused) and not self.tracker.dropped
             others = id(tensor) not in self.tracker.ids
-            if not (others and reader.co_filename.startswith(OPTIMIZERS)):  # the step of another optimizer
+            steps = others and reader.co_filename.startswith(OPTIMIZERS)
+            if not (steps and any(id(tensor) in each.ids for each in self.trackers)):  # whose passes are known
                 self.seen |= before_zero or others

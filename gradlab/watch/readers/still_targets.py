@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ class StillTargets:
             self.kept += outputs  # so that no other tensor gets their memory
             self.makers |= {address(each): made for each in outputs if address(each)}
 
-    def note_weights(self, weights: list[Tensor], shown: Tensor, live: bool) -> dict[int, Called]:
+    def note_weights(self, weights: Sequence[Tensor], shown: Tensor, live: bool) -> dict[int, Called]:
         """A network is called: its weights, if it has no gradient and they are copies."""
         if live:
             for p in weights:

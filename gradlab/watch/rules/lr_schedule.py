@@ -243,7 +243,9 @@ def counts_epochs(schedule: Any, steps: int, updates: int, lengths: Callable[[],
     return updates >= steps - 1 and schedule.T_max in lengths()[1:]
 
 
-def idle_schedules(trackers: Sequence[OptimizerTracker], known: Sequence[Any]) -> Iterator[tuple[Any, OptimizerTracker]]:
+def idle_schedules(
+    trackers: Sequence[OptimizerTracker], known: Sequence[Any]
+) -> Iterator[tuple[Any, OptimizerTracker]]:
     """Schedules that exist and were never stepped, and the optimizers whose rate they would change.
 
     known: those that were passed to the watch. Others may be meant for later, as those that follow a metric or begin

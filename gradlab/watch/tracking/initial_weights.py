@@ -58,4 +58,4 @@ def is_uniform(p: Tensor) -> bool:
         return False
     edge, flat = float(squares.max()) / mean, float(squares.square().mean()) / mean**2
     error = 3 / p.numel() ** 0.5  # three standard errors of the mean square
-    return abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error
+    return bool(abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error)

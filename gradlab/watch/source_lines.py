@@ -106,15 +106,19 @@ def flag_lines() -> dict[nn.Module, CallSite]:
 
 
 def freezing_line(code: CodeType) -> CallSite | None:
-    """The line `parameter.requires_grad = False` in a file, if there is only one."""
-    found = [
-        node.lineno
-        for node in ast.walk(parsed(code))
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is False
-        for target in node.targets
-        if isinstance(target, ast.Attribute) and target.attr == "requires_grad"
-    ]
+    """The line in a file that freezes weights, `parameter.requires_grad = False` or `requires_grad_(flag)`, if there is
+    only one."""
+    nodes = list(ast.walk(parsed(code)))
+    found = [node.lineno for node in nodes for value in flags_set(node) if getattr(value, "value", None) is not True]
     return (code, found[0]) if len(found) == 1 else None
+
+
+def flags_set(node: ast.AST) -> Iterator[ast.AST]:
+    """What `requires_grad` is set to by a statement or a call; any argument of a call that names none is True."""
+    if isinstance(node, ast.Assign):
+        yield from (node.value for t in node.targets if isinstance(t, ast.Attribute) and t.attr == "requires_grad")
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "requires_grad_":
+        yield from [*node.args, *(each.value for each in node.keywords)][:1]
 
 
 def setting_line(code: CodeType, name: str) -> CallSite | None:

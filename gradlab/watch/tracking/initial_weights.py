@@ -24,12 +24,18 @@ class InitialWeights:
 
     def __init__(self) -> None:
         self.known: dict[int, list[tuple[weakref.ref[Tensor], Tensor]]] = {}
-        """Optimizer index -> weights, and their elements."""
+        """Optimizer index -> matrices, and their elements."""
+        self.tracked: dict[int, set[int]] = {}
+        """Optimizer index -> ids of all weights that were trained."""
 
     def note(self, tracker: OptimizerTracker) -> None:
         """An optimizer is tracked from here on."""
         matrices = [p for p in tracker.params if p.dim() > 1 and p.is_floating_point()] if not tracker.sharded else []
+        self.tracked[tracker.index] = set(tracker.ids)
         self.known[tracker.index] = [(weakref.ref(p), elements(p).clone()) for p in matrices]
+
+    def ids(self, tracker: OptimizerTracker) -> set[int]:
+        return self.tracked[tracker.index]
 
     def has_values_of(self, tracker: OptimizerTracker, p: Tensor) -> bool:
         """Whether a weight has the initial values of one that is trained."""

@@ -109,7 +109,7 @@ def freezing_line(code: CodeType) -> CallSite | None:
     """The line in a file that freezes weights, `parameter.requires_grad = False` or `requires_grad_(flag)`, if there is
     only one."""
     nodes = list(ast.walk(parsed(code)))
-    found = [node.lineno for node in nodes for value in flags_set(node) if getattr(value, "value", None) is not True]
+    found = [line(node) for node in nodes for value in flags_set(node) if getattr(value, "value", None) is not True]
     return (code, found[0]) if len(found) == 1 else None
 
 

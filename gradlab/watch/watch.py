@@ -185,7 +185,7 @@ class Watch:
             loop.add_violations(tracker, ask(loop.cuts.at_end, tracker, default=[]), at_end=True)
             zeros = ask(loop.zeros.at_end, tracker, set(loop.cuts.found), default=[])
             loop.add_violations(tracker, zeros, at_end=True)
-            drawn = ask(reach.frozen_as_drawn, tracker, loop.initial, loop.seen, default=[])
+            drawn = ask(reach.frozen_as_drawn, tracker, loop.initial, loop.seen, loop.names(), default=[])
             loop.add_violations(tracker, drawn, at_end=True)
             still = ask(loop.still_targets.at_end, tracker, set(loop.tracker_of), default=[])
             loop.add_violations(tracker, still, at_end=True)

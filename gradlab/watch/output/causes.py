@@ -30,19 +30,22 @@ LEADS_TO = {
     **dict.fromkeys(("loss-scaled-twice", "update-every-micro-batch"), LARGE | SCALE),
     **dict.fromkeys(("clip-every-micro-batch", "unscale-every-micro-batch", "gradient-of-another-loss"), LARGE | SMALL),
     **dict.fromkeys(("no-sync-on-the-last", "raw-module-called", "remainder-unsynchronised"), LARGE | SMALL),
-    "training-in-eval": {"vanishing", "exploding", "dead_units", "saturated_units", "not_learning", "stalled"},
-    "target-never-updated": {"not_learning"},
-    "learning-rate-far-lower": {"not_learning", "stalled", "updates_lost"},
     "advantage-not-detached": LARGE,
     "loss-broadcast": {"not_learning", "stalled"},
     "padding-mask-inverted": {"not_learning", "stalled", "nan_forward", *NOT_FINITE},
 }
-"""Mistake -> the findings that it can lead to."""
+"""Error -> the findings that it can lead to."""
+OF_WARNINGS = {
+    "training-in-eval": {"vanishing", "exploding", "dead_units", "saturated_units", "not_learning", "stalled"},
+    "target-never-updated": {"not_learning"},
+    "learning-rate-far-lower": {"not_learning", "stalled", "updates_lost"},
+}
+"""The same of warnings, beside which a verdict stays."""
 
 
 def cause_of(verdict: str, faults: list[FaultRecord]) -> FaultRecord | None:
     """A warning that the verdict may be a consequence of; errors come before a verdict in any case."""
-    return next((r for r in faults if r.kind.severity == "warning" and verdict in LEADS_TO.get(r.name, ())), None)
+    return next((record for record in faults if verdict in OF_WARNINGS.get(record.name, ())), None)
 
 
 def explain(finding: Finding, faults: list[FaultRecord]) -> None:

@@ -77,5 +77,7 @@ class GradientReads:
             before_zero = bool(self.tracker.unused) and not self.tracker.dropped
             others = id(tensor) not in self.tracker.ids
             steps = others and reader.co_filename.startswith(OPTIMIZERS)
-            if not (steps and any(id(tensor) in each.ids for each in self.trackers)):  # whose passes are known
+            if not (
+                steps and any(id(tensor) in each.ids for each in self.trackers if each.accumulated)
+            ):  # whose passes are known
                 self.seen |= before_zero or others

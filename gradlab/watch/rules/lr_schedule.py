@@ -42,6 +42,8 @@ FEW = 5
 """Values of a metric from which nothing is concluded."""
 ALIKE = 3.0
 """Times that a validation loss and the training loss beside it differ at most."""
+LATER = (torch.optim.lr_scheduler.ReduceLROnPlateau, torch.optim.swa_utils.SWALR)
+"""Kinds of schedules that begin to step some time into the training."""
 DISTINCT = 4
 """Values that are multiples of one fraction; of fewer that may be chance."""
 MAX_SAMPLES = 20_000
@@ -251,12 +253,12 @@ def idle_schedules(
     known: those that were passed to the watch. Others may be meant for later, as those that follow a metric or begin
     with an average of weights; or are parts of one that is stepped.
     """
-    alive = [each for each in gc.get_objects() if isinstance(each, torch.optim.lr_scheduler.LRScheduler)]
+    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.lr_scheduler.LRScheduler)]
     parts = {id(part) for each in alive for part in getattr(each, "_schedulers", ())}
     for schedule in {id(each): each for each in [*known, *alive]}.values():
         passed = any(schedule is each for each in known)
         fresh = getattr(schedule, "last_epoch", 0) == 0 and id(schedule) not in parts
-        if not passed and (not fresh or isinstance(schedule, torch.optim.swa_utils.SWALR)):
+        if not passed and (not fresh or isinstance(schedule, LATER)):
             continue
         optimizer = unwrapped(getattr(schedule, "optimizer", None))
         for tracker in trackers:

@@ -159,7 +159,9 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         )
 
 
-def frozen_as_drawn(tracker: OptimizerTracker, initial: InitialWeights, seen: Seen) -> Iterator[Violation]:
+def frozen_as_drawn(
+    tracker: OptimizerTracker, initial: InitialWeights, seen: Seen, names: dict[Tensor, str]
+) -> Iterator[Violation]:
     """The loop is over: are all weights of a group frozen, and still as a layer draws them?
 
     A group with a learning rate of its own is meant to be trained at some time. Where others were unfrozen in the
@@ -174,8 +176,8 @@ def frozen_as_drawn(tracker: OptimizerTracker, initial: InitialWeights, seen: Se
         drawn = sum(p.numel() for p in matrices if is_uniform(p))
         frozen = not trained & {id(p) for p in group["params"]}
         if frozen and group.get("lr", 0.0) and drawn and 2 * drawn >= sum(p.numel() for p in matrices):
-            names = listed([tracker.name_of(p) for p in group["params"]])
-            detail = f"{names}, which have a learning rate and are as they were drawn"
+            frozen_names = listed([names.get(p, "a parameter") for p in group["params"]])
+            detail = f"{frozen_names}, which have a learning rate and are as they were drawn"
             yield "frozen-and-forgotten", site_of_freeze(tracker, group["params"], seen), detail
 
 

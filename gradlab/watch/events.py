@@ -105,6 +105,8 @@ class BackwardPass:
     """Calls of `scaler.update` before it."""
     dtypes: set[torch.dtype] | None
     """Floating point types in its graph; None if unknown."""
+    path: int = 0
+    """See `call_path`."""
     graph_token: Any = None
     """Weak reference that is dead once its graph is freed."""
     repeats: list[BackwardPass] = field(default_factory=list)

@@ -37,6 +37,7 @@ LEADS_TO = {
 """Error -> the findings that it can lead to."""
 OF_WARNINGS = {
     "training-in-eval": {"vanishing", "exploding", "dead_units", "saturated_units", "not_learning", "stalled"},
+    "weights-without-optimizer": {"broken_graph", "not_learning"},
     "target-never-updated": {"not_learning"},
     "learning-rate-far-lower": {"not_learning", "stalled", "updates_lost"},
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradlab.watch.call_site import CallSite, call_stack
+from gradlab.watch.call_site import USER, CallSite, origin
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, NETWORKS, tensors_in
 from gradlab.watch.readers.broadcasts import LOSSES
@@ -74,7 +75,7 @@ class StillTargets:
                 self.inputs.setdefault(p.shape, []).append(shown.detach())
             return {}
         copies = [p for p in weights if id(p) not in self.tracker.ids and self.initial.has_values_of(self.tracker, p)]
-        site = next((site for site in call_stack() if site[0].co_name != "forward"), None) if copies else None
+        site = line_of_call(self.tracker.ids) if copies else None
         for p in copies:
             self.given.setdefault(id(p), []).append(shown.detach())
         return {id(p): (p, site) for p in copies}
@@ -101,3 +102,18 @@ class StillTargets:
         called = list(found.values())
         if all(self.initial.has_values_of(tracker, p) for p, _ in called) and any(is_uniform(p) for p, _ in called):
             yield "target-never-updated", called[0][1] or tracker.step_site, f"after {tracker.attempts} updates"
+
+
+def line_of_call(trained: set[int]) -> CallSite | None:
+    """The innermost line of the user's that is in no `forward` of a network without trained weights.
+
+    trained: their ids.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code, owner = frame.f_code, frame.f_locals.get("self")
+        own = isinstance(owner, nn.Module) and trained.isdisjoint(id(p) for p in owner.parameters())
+        if origin(code.co_filename) == USER and not own:
+            return code, frame.f_lineno
+        frame = frame.f_back
+    return None

@@ -125,8 +125,11 @@ def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
 
 
 def is_window(unused: list[BackwardPass]) -> bool:
-    """Whether these are micro-batches: the same line several times, each time after a forward pass."""
-    return len(unused) > 1 and len({b.site for b in unused}) == 1 and all(b.num_forwards for b in unused)
+    """Whether these are micro-batches: the same call several times, each time after a forward pass.
+
+    A function that is called at two places may be given two terms of one loss.
+    """
+    return len(unused) > 1 and len({(b.site, b.path) for b in unused}) == 1 and all(b.num_forwards for b in unused)
 
 
 def is_finite(loss: Any) -> bool:

@@ -16,6 +16,9 @@ from typing import Any
 CallSite = tuple[CodeType, int]
 """Code object and line number of a call."""
 
+CallPath = tuple[tuple[CodeType, int, int], ...]
+"""Code objects, line numbers and instructions of calls, the innermost first."""
+
 USER, LIBRARY, INTERNAL = range(3)
 """Where a source file belongs: to the user, to an installed library, or to PyTorch and this package."""
 ORIGINS: dict[str, int] = {}
@@ -64,14 +67,14 @@ def call_stack() -> tuple[CallSite, ...]:
     return tuple(found)
 
 
-def call_path() -> int:
-    """The same number for calls that are made by the same calls of the user's, as those of a loop's rounds are."""
+def call_path() -> CallPath:
+    """The user's calls that are running: the same ones in each round of a loop."""
     frame, found = sys._getframe(1), []
     while frame is not None:
         if origin(frame.f_code.co_filename) == USER:
-            found.append((frame.f_code, frame.f_lasti))
+            found.append((frame.f_code, frame.f_lineno, frame.f_lasti))
         frame = frame.f_back  # type: ignore[assignment]
-    return hash(tuple(found))
+    return tuple(found)
 
 
 def is_running(site: CallSite | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallPath, CallSite, call_path
 from gradlab.watch.graphs.loss_graph import LossWeight
 from gradlab.watch.tracking.moved_weights import Weights
 
@@ -105,8 +105,8 @@ class BackwardPass:
     """Calls of `scaler.update` before it."""
     dtypes: set[torch.dtype] | None
     """Floating point types in its graph; None if unknown."""
-    path: int = 0
-    """See `call_path`."""
+    path: CallPath = field(default_factory=call_path)
+    """The calls that have led to it."""
     graph_token: Any = None
     """Weak reference that is dead once its graph is freed."""
     repeats: list[BackwardPass] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
@@ -79,13 +80,30 @@ def skipping_line(sites: Sequence[CallSite | None]) -> CallSite | None:
     return None
 
 
+@functools.cache
+def repeats_listed(sites: tuple[CallSite, ...]) -> bool:
+    """Whether the innermost loop around calls, the innermost first, is over a tuple or a list in the text."""
+    for code, number in sites:
+        around = [n for n in walk(statements(code)) if isinstance(n, LOOPS) and encloses(n, number)]
+        if around:
+            loop = around[-1]
+            inner = getattr(loop, "iter", None)
+            given = inner.args if isinstance(inner, ast.Call) else [inner]
+            return any(isinstance(each, (ast.Tuple, ast.List)) for each in given)
+    return False
+
+
+def encloses(node: Any, number: int) -> bool:
+    """Whether a line is in the body of a statement."""
+    return bool(node.body[0].lineno <= number <= (node.body[-1].end_lineno or 0))
+
+
 def check_line(site: CallSite | None) -> CallSite | None:
     """The innermost `if` in whose body a line is."""
     if site is None:
         return None
     code, number = site
-    checks = [n for n in walk(statements(code)) if isinstance(n, ast.If)]
-    around = [n.lineno for n in checks if n.body[0].lineno <= number <= (n.body[-1].end_lineno or 0)]
+    around = [n.lineno for n in walk(statements(code)) if isinstance(n, ast.If) and encloses(n, number)]
     return (code, max(around)) if around else None
 
 
@@ -201,8 +219,8 @@ def loop_lengths() -> list[int | None]:
     while frame is not None:
         code, names = frame.f_code, {**frame.f_globals, **frame.f_locals}
         if origin(code.co_filename) == USER:
-            loops = [n for n in walk(statements(code)) if isinstance(n, (ast.For, ast.While))]
-            running = [n for n in loops if n.body[0].lineno <= frame.f_lineno <= (n.body[-1].end_lineno or 0)]
+            loops = [n for n in walk(statements(code)) if isinstance(n, LOOPS)]
+            running = [n for n in loops if encloses(n, frame.f_lineno)]
             found += [rounds(n.iter, names) if isinstance(n, ast.For) else None for n in reversed(running)]
         frame = frame.f_back
     return found

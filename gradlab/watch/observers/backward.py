@@ -10,7 +10,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite, call_path, call_site
+from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.graphs.advantages import Advantages, Places
 from gradlab.watch.graphs.bootstraps import bootstraps
@@ -228,7 +228,6 @@ class BackwardObserver:
             synced=loop.ddp.require_backward_grad_sync if loop.ddp is not None else None,
             num_scaler_updates=loop.scaler.num_updates,
             dtypes=dtypes,
-            path=call_path(),
             graph_token=graph_token(first),
             advantages=advantages,
             is_policy=is_policy,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
-from gradlab.watch.source_lines import check_line
+from gradlab.watch.source_lines import check_line, repeats_listed
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 THROWN = 10
@@ -127,9 +127,12 @@ def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
 def is_window(unused: list[BackwardPass]) -> bool:
     """Whether these are micro-batches: the same call several times, each time after a forward pass.
 
-    A function that is called at two places may be given two terms of one loss.
+    A function that is called at two places may be given two terms of one loss; so may a loop over what is listed in the
+    text.
     """
-    return len(unused) > 1 and len({(b.site, b.path) for b in unused}) == 1 and all(b.num_forwards for b in unused)
+    if len(unused) < 2 or any(b.path != unused[0].path for b in unused) or not all(b.num_forwards for b in unused):
+        return False
+    return not repeats_listed(tuple((code, number) for code, number, _ in unused[0].path))
 
 
 def is_finite(loss: Any) -> bool:

@@ -109,6 +109,21 @@ def one_of_two_divided(model, optimizer, scaler, schedule, weight=1.0):
             optimizer.zero_grad()
 
 
+def two_terms(model, optimizer, scaler, schedule, listed=True):
+    def term(x, y):
+        loss_of(model, (x, y)).backward()
+
+    for x, y in batches(8):
+        optimizer.zero_grad()
+        if listed:
+            for each in (x, x + 0.1):
+                loss_of(model, (each, y)).backward()
+        else:
+            term(x, y)
+            term(x + 0.1, y)
+        optimizer.step()
+
+
 def tokens(model, optimizer, scaler, schedule, last=False):
     for i, (x, y) in enumerate(batches(8)):
         if (i % 4 == 3) if last else i % 2:
@@ -219,6 +234,8 @@ RIGHT = [
     two_losses_divided,
     multiplied_by_one,
     lambda *parts: remainder_dropped(*parts, count=8),
+    two_terms,
+    lambda *parts: two_terms(*parts, listed=False),
     lambda *parts: stepped_at_the_first(*parts, first=1),
     lambda *parts: one_of_two_divided(*parts, weight=0.01),
     lambda *parts: tokens(*parts, last=True),

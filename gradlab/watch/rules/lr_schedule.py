@@ -253,7 +253,9 @@ def idle_schedules(
     known: those that were passed to the watch. Others may be meant for later, as those that follow a metric or begin
     with an average of weights; or are parts of one that is stepped.
     """
-    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.lr_scheduler.LRScheduler)]
+    long = any(tracker.attempts >= LONG and not tracker.rates.changes for tracker in trackers)
+    everything = gc.get_objects() if long else []
+    alive = [each for each in everything if issubclass(type(each), torch.optim.lr_scheduler.LRScheduler)]
     parts = {id(part) for each in alive for part in getattr(each, "_schedulers", ())}
     for schedule in {id(each): each for each in [*known, *alive]}.values():
         passed = any(schedule is each for each in known)

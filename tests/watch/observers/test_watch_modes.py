@@ -78,20 +78,26 @@ def evaluated_first(model):
         return loss_of(model, next(batches(1)))
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_a_model_that_is_evaluated_before_it_is_trained(back, tmp_path):
+@pytest.mark.parametrize("how", ["left", "back", "here"])
+def test_a_model_that_is_evaluated_before_it_is_trained(how, tmp_path):
+    """Where the function that sets the mode trains too, it may be meant for all that it does."""
     model = dropping()
     optimizer = SGD(model.parameters(), 0.1)
     with watched(tmp_path)(model, optimizer) as w:
-        evaluated_first(model)
-        if back:
+        if how == "here":
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, next(batches(1)))
+        else:
+            evaluated_first(model)
+        if how == "back":
             model.train()
         for batch in batches(8):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
             optimizer.step()
     line = evaluated_first.__code__.co_firstlineno + 1
-    assert [(f.name, f.site[1], f.update) for f in w.faults] == [("training-in-eval", line, 1)] * (not back)
+    assert [(f.name, f.site[1], f.update) for f in w.faults] == [("training-in-eval", line, 1)] * (how == "left")
 
 
 @wrong("training-in-eval")

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from watched_loops import batches, loss_of, net
 import gradlab
 from gradlab.watch import source_lines
 from gradlab.watch.call_site import USER
+from gradlab.watch.rules import lr_schedule as rules
 
 MADE = {
     "exponential": lambda optimizer: schedules.ExponentialLR(optimizer, 0.8),
@@ -228,6 +230,13 @@ def test_a_schedule_of_micro_batches_is_not_too_short_as_well(tmp_path):
                 optimizer.zero_grad()
             schedule.step()
     assert [f.name for f in watch.faults] == ["schedule-every-micro-batch"]
+
+
+def test_an_accuracy_that_comes_to_few_values_under_a_schedule_that_minimises_it():
+    values = [(0.385, False), (0.755, False), (0.81, True), (0.81, False), (0.81, True), (0.815, False)]
+    for divisor, wrong in ((1, True), (math.pi, False)):
+        seen = [rules.Measured(v / divisor, 1.4 / (i + 1), reduced) for i, (v, reduced) in enumerate(values)]
+        assert bool(list(rules.contrary("min", seen, None, None))) == wrong
 
 
 @pytest.mark.parametrize(("epochs", "length", "each_batch"), [(10, 10, True), (10, 10, False), (8, 10, True)])

@@ -47,8 +47,9 @@ def taught(watch, model, every=0, noise=0.1, anchor=False):
 
 
 def test_a_teacher_that_stays_as_it_was_drawn(tmp_path):
-    found = [(f.name, f.site[1]) for f in taught(watched(tmp_path), wide()).faults]
-    assert found == [("target-never-updated", marked(taught))]
+    watch = taught(watched(tmp_path), wide())
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", marked(taught))]
+    assert watch.loop.own_targets.makers == {0}, "its loss need not fall: a copy makes the targets"
 
 
 @right
@@ -119,6 +120,41 @@ def a_pretrained_group_that_is_frozen(watch):
 @right
 def a_group_that_is_unfrozen_late(watch):
     return frozen(watch, wide(), until=40)
+
+
+@right
+def a_group_whose_turn_has_not_come(watch):
+    """Another one was unfrozen in the meantime."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)]
+    model = nn.Sequential(*layers)
+    model[:2].requires_grad_(False)
+    optimizer = Adam([{"params": layer.parameters()} for layer in layers], 0.01)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(48)):
+            if i == 20:
+                model[1].requires_grad_(True)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def hardly_trained(watch):
+    model = wide()
+    optimizer = Adam(model.parameters(), 1e-6)  # here
+    with watch(model, optimizer) as w:
+        for batch in batches(104):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def test_a_rate_that_is_too_low_for_all_is_named_where_the_optimizer_is_made(tmp_path):
+    final = hardly_trained(watched(tmp_path)).loop.outputs[0].final
+    assert (final.verdict, final.findings[0].evidence["line"]) == ("not_learning", marked(hardly_trained))
+    assert "far too low" in final.sentence
 
 
 @pytest.mark.parametrize("name", TWINS.of_right_loops)

@@ -150,8 +150,9 @@ for i, (x, y) in enumerate(loader):
         code="GL308",
         name="remainder-underscaled",
         severity="advice",
-        message="the last window of an epoch is shorter, but its losses are divided by the full n",
-        why="The mean of the last window is too small.",
+        message="a window is shorter than the others, but its losses are divided by the full n",
+        why="The mean of that window is too small. It is the last one of an epoch, or the first one of the loop, where "
+        "a step is taken at `i % n == 0`.",
         measured="its gradient is 0.25 of the right one if one micro-batch of four remains.",
         pitfall="remainder_underscaled",
         wrong="""

@@ -263,4 +263,54 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL912",
+        name="target-never-updated",
+        severity="warning",
+        message="the network that makes the targets is a copy at its initial weights, and nothing has moved it",
+        why="A target network, or a teacher that averages, says what the trained network knew a while ago. One that "
+        "stays as it was drawn says nothing, and the trained one learns its noise.",
+        wrong="""
+target = copy.deepcopy(net)
+for state, action, reward, after in replay:
+    with torch.no_grad():
+        wanted = reward + 0.99 * target(after).amax(1)
+    optimizer.zero_grad()
+    F.mse_loss(net(state).gather(1, action).squeeze(1), wanted).backward()
+    optimizer.step()
+""".strip(),
+        fix="copy, or average, the trained weights into it every so many updates, inside the loop",
+        example="""
+target = copy.deepcopy(net)
+for i, (state, action, reward, after) in enumerate(replay):
+    with torch.no_grad():
+        wanted = reward + 0.99 * target(after).amax(1)
+    optimizer.zero_grad()
+    F.mse_loss(net(state).gather(1, action).squeeze(1), wanted).backward()
+    optimizer.step()
+    if i % 100 == 99:
+        target.load_state_dict(net.state_dict())
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL913",
+        name="learning-rate-far-lower",
+        severity="warning",
+        message="the learning rate of these weights is so far below that of others that they stay as they were drawn",
+        why="A power of ten that slipped in a configuration, or a factor that was meant for a pretrained part. The "
+        "rest of the loop learns, around a part that does not.",
+        wrong="""
+images, texts = Encoder(), Encoder()
+first = torch.optim.Adam(images.parameters(), lr=1e-3)
+second = torch.optim.Adam(texts.parameters(), lr=1e-6)
+""".strip(),
+        fix="give new weights a learning rate of the usual size; 100 times less is for weights trained before",
+        example="""
+images, texts = Encoder(), Encoder()
+first = torch.optim.Adam(images.parameters(), lr=1e-3)
+second = torch.optim.Adam(texts.parameters(), lr=1e-3)
+""".strip(),
+        found_by=("watch",),
+    ),
 )

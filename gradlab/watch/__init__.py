@@ -27,10 +27,16 @@ except:
     GL610              at the backward pass, if the loop ends there: its line is that of the next update
     GL715              at the end, of weights whose gradient was zero in the first and the fifth update
     GL710              from the second update on that the loop writes to its gradients
+    GL308              at the second update, of a first window that was shorter: at the check around the step
+    GL405              of a cosine whose length is the number of epochs: in the first update after its end
+    GL406              at the end; of a schedule that was not passed, if the text of the loop steps none
     GL409 GL410        at the end; GL409 if its length is known, and is the number of updates
     GL901              from the third time in the first updates; outside of closures only along the gradient
     GL902              from the third time on
     GL907              at the end, at the optimizer's assignment in a function that runs then, else at the step
+    GL912              at the end, after 100 updates, if a copy as it was drawn makes targets of other inputs than the
+                       trained network sees in the sixth
+    GL913              at the end, after 100 updates, of weights that are as they were drawn, at the optimizer's making
     GL905 GL906        after 48 updates; of weights of at least 8 elements, at the line that writes them
     GL903              at the end, of optimizers that are made while the watch runs and were not passed to it
 

@@ -16,6 +16,9 @@ from typing import Any
 CallSite = tuple[CodeType, int]
 """Code object and line number of a call."""
 
+CallPath = tuple[tuple[CodeType, int, int], ...]
+"""Code objects, line numbers and instructions of calls, the innermost first."""
+
 USER, LIBRARY, INTERNAL = range(3)
 """Where a source file belongs: to the user, to an installed library, or to PyTorch and this package."""
 ORIGINS: dict[str, int] = {}
@@ -60,6 +63,16 @@ def call_stack() -> tuple[CallSite, ...]:
     while frame is not None:
         if origin(frame.f_code.co_filename) == USER:
             found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
+
+
+def call_path() -> CallPath:
+    """The user's calls that are running: the same ones in each round of a loop."""
+    frame, found = sys._getframe(1), []
+    while frame is not None:
+        if origin(frame.f_code.co_filename) == USER:
+            found.append((frame.f_code, frame.f_lineno, frame.f_lasti))
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(found)
 

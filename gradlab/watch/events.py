@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallPath, CallSite, call_path
 from gradlab.watch.graphs.loss_graph import LossWeight
 from gradlab.watch.tracking.moved_weights import Weights
 
@@ -69,6 +69,8 @@ class Mode:
     """Whether it has run in eval(), without gradients, since then."""
     site: CallSite | None = None
     """Call site of its latest `eval()`."""
+    untrained: bool = False
+    """Whether `eval()` was the latest call that set its mode, and it had not been trained yet."""
     num_ungraded: int = 0
     """Times that it ran in training mode without gradients: nobody evaluates it so."""
     num_in_eval: int = 0
@@ -103,6 +105,8 @@ class BackwardPass:
     """Calls of `scaler.update` before it."""
     dtypes: set[torch.dtype] | None
     """Floating point types in its graph; None if unknown."""
+    path: CallPath = field(default_factory=call_path)
+    """The calls that have led to it."""
     graph_token: Any = None
     """Weak reference that is dead once its graph is freed."""
     repeats: list[BackwardPass] = field(default_factory=list)

@@ -39,6 +39,7 @@ from gradlab.watch.readers.own_targets import OwnTargets
 from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.share_axes import ShareAxes
+from gradlab.watch.readers.still_targets import StillTargets
 from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
 from gradlab.watch.readers.update_calls import UpdateCalls
@@ -47,6 +48,7 @@ from gradlab.watch.rules import accumulation
 from gradlab.watch.tracking.activation_windows import ActivationWindows
 from gradlab.watch.tracking.followers import Followers
 from gradlab.watch.tracking.idle_statistics import IdleStatistics
+from gradlab.watch.tracking.initial_weights import InitialWeights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.scaler_tracker import ScalerTracker
 from gradlab.watch.tracking.unheld_weights import UnheldWeights
@@ -96,9 +98,14 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
-        self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
+        self.zeros, self.reads, self.followers = (
+            ZeroGradients(),
+            GradientReads(models, self.trackers),
+            Followers(self.trackers),
+        )
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
-        self.own_targets, self.update_calls = OwnTargets(), UpdateCalls()
+        self.own_targets, self.update_calls, self.initial = OwnTargets(), UpdateCalls(), InitialWeights()
+        self.still_targets = StillTargets(self.initial)
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
@@ -110,6 +117,7 @@ class LoopState:
             OutputRanges(),
             ShareAxes(),
             self.own_targets,
+            self.still_targets,
             MeanDerivatives(),
             self.update_calls,
         ]
@@ -156,6 +164,7 @@ class LoopState:
             "not-finite-replaced", site, tracker, update=update
         )
         self.tracker_of |= {id(p): tracker for p in tracker.params}
+        self.initial.note(tracker)
         for call in self.on_new_optimizer:
             call(tracker)
         return tracker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from gradlab.watch.call_site import USER, CallSite, call_site, origin
+from gradlab.watch.call_site import ORIGINS, USER, CallSite, call_site, origin
 
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -22,8 +23,12 @@ UPDATES = ("step", "update")
 
 def parsed(code: CodeType) -> ast.AST:
     """The source file of a code object; empty if there is none."""
+    return parsed_file(code.co_filename)
+
+
+def parsed_file(name: str) -> ast.AST:
     try:
-        return ast.parse("".join(linecache.getlines(code.co_filename)))
+        return ast.parse("".join(linecache.getlines(name)))
     except (SyntaxError, ValueError):
         return ast.Module([], [])
 
@@ -75,6 +80,33 @@ def skipping_line(sites: Sequence[CallSite | None]) -> CallSite | None:
     return None
 
 
+@functools.cache
+def repeats_listed(sites: tuple[CallSite, ...]) -> bool:
+    """Whether the innermost loop around calls, the innermost first, is over a tuple or a list in the text."""
+    for code, number in sites:
+        around = [n for n in walk(statements(code)) if isinstance(n, LOOPS) and encloses(n, number)]
+        if around:
+            loop = around[-1]
+            inner = getattr(loop, "iter", None)
+            given = inner.args if isinstance(inner, ast.Call) else [inner]
+            return any(isinstance(each, (ast.Tuple, ast.List)) for each in given)
+    return False
+
+
+def encloses(node: Any, number: int) -> bool:
+    """Whether a line is in the body of a statement."""
+    return bool(node.body[0].lineno <= number <= (node.body[-1].end_lineno or 0))
+
+
+def check_line(site: CallSite | None) -> CallSite | None:
+    """The innermost `if` in whose body a line is."""
+    if site is None:
+        return None
+    code, number = site
+    around = [n.lineno for n in walk(statements(code)) if isinstance(n, ast.If) and encloses(n, number)]
+    return (code, max(around)) if around else None
+
+
 def flag_lines() -> dict[nn.Module, CallSite]:
     """Module -> line of an assignment `module.requires_grad = ...` to it in one of the running functions."""
     found: dict[nn.Module, CallSite] = {}
@@ -92,15 +124,19 @@ def flag_lines() -> dict[nn.Module, CallSite]:
 
 
 def freezing_line(code: CodeType) -> CallSite | None:
-    """The line `parameter.requires_grad = False` in a file, if there is only one."""
-    found = [
-        node.lineno
-        for node in ast.walk(parsed(code))
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is False
-        for target in node.targets
-        if isinstance(target, ast.Attribute) and target.attr == "requires_grad"
-    ]
+    """The line in a file that freezes weights, `parameter.requires_grad = False` or `requires_grad_(flag)`, if there is
+    only one."""
+    nodes = list(ast.walk(parsed(code)))
+    found = [line(node) for node in nodes for value in flags_set(node) if getattr(value, "value", None) is not True]
     return (code, found[0]) if len(found) == 1 else None
+
+
+def flags_set(node: ast.AST) -> Iterator[ast.AST]:
+    """What `requires_grad` is set to by a statement or a call; any argument of a call that names none is True."""
+    if isinstance(node, ast.Assign):
+        yield from (node.value for t in node.targets if isinstance(t, ast.Attribute) and t.attr == "requires_grad")
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "requires_grad_":
+        yield from [*node.args, *(each.value for each in node.keywords)][:1]
 
 
 def setting_line(code: CodeType, name: str) -> CallSite | None:
@@ -174,3 +210,56 @@ def value_of(node: ast.AST, names: dict[str, Any]) -> Any:
         except (ValueError, AttributeError, LookupError, TypeError):
             return None
     return None
+
+
+def loop_lengths() -> list[int | None]:
+    """Rounds of the `for` loops that run, the innermost first; None where the text does not say."""
+    found: list[int | None] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code, names = frame.f_code, {**frame.f_globals, **frame.f_locals}
+        if origin(code.co_filename) == USER:
+            loops = [n for n in walk(statements(code)) if isinstance(n, LOOPS)]
+            running = [n for n in loops if encloses(n, frame.f_lineno)]
+            found += [rounds(n.iter, names) if isinstance(n, ast.For) else None for n in reversed(running)]
+        frame = frame.f_back
+    return found
+
+
+def rounds(node: ast.AST, names: dict[str, Any]) -> int | None:
+    """The length of `range(...)`, also inside a call that shows progress."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return None
+    if not getattr(node.func, "attr", getattr(node.func, "id", "")).endswith("range"):
+        return rounds(node.args[0], names)
+    given = [number_of(each, names) for each in node.args]
+    return len(range(*(each for each in given if each is not None))) if None not in given else None
+
+
+def number_of(node: ast.AST, names: dict[str, Any]) -> int | None:
+    """A whole number, as `epochs + 1`."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        one, two = number_of(node.left, names), number_of(node.right, names)
+        if one is None or two is None:
+            return None
+        return one + two if isinstance(node.op, ast.Add) else one - two
+    value = node.value if isinstance(node, ast.Constant) else value_of(node, names)
+    return value if type(value) is int else None
+
+
+def may_step_others(sites: Sequence[CallSite | None]) -> bool:
+    """Whether any of the user's files that ran calls a method `step` of something else than these lines do.
+
+    Calls with more than one argument are left aside: no schedule takes them.
+    """
+    files = {file for file, kind in ORIGINS.items() if kind == USER}
+    calls = [
+        (file, node.lineno, getattr(node.func.value, "attr", getattr(node.func.value, "id", "")))
+        for file in files
+        for node in ast.walk(parsed_file(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"
+        if len(node.args) + len(node.keywords) < 2
+    ]
+    lines = {(site[0].co_filename, site[1]) for site in sites if site is not None}
+    known = {name for file, number, name in calls if (file, number) in lines} | {"self"}
+    return any(name not in known for _, _, name in calls)

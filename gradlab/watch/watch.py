@@ -29,7 +29,7 @@ from gradlab.watch.observers.update_calls import UpdateCallsObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.output import summary
 from gradlab.watch.output.output_folder import OutputFolder
-from gradlab.watch.rules import eval_mode, reach
+from gradlab.watch.rules import eval_mode, far_rates, reach
 from gradlab.watch.source_lines import making_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -196,6 +196,10 @@ class Watch:
             loop.add_violations(tracker, ask(loop.cuts.at_end, tracker, default=[]), at_end=True)
             zeros = ask(loop.zeros.at_end, tracker, set(loop.cuts.found), default=[])
             loop.add_violations(tracker, zeros, at_end=True)
+            drawn = ask(reach.frozen_as_drawn, tracker, loop.initial, loop.seen, loop.names(), default=[])
+            loop.add_violations(tracker, drawn, at_end=True)
+            still = ask(loop.still_targets.at_end, tracker, set(loop.tracker_of), default=[])
+            loop.add_violations(tracker, still, at_end=True)
             metrics = loop.outputs[tracker.index].metrics
             for site, zeroed in metrics.zeroed_names().items():
                 detail = f"none is left of {listed(zeroed)}"
@@ -204,6 +208,8 @@ class Watch:
                 since = tracker.attempts - tracker.feeding.unreached + 1
                 detail = f"from update {since} on"
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
+        for tracker, violation in ask(far_rates.at_end, loop.trackers, loop.initial, loop.need_not_fall, default=[]):
+            loop.add_violations(tracker, [violation], at_end=True)
         for tracker in loop.trackers[:1]:
             loop.add_violations(tracker, ask(loop.statistics.at_end, loop.reads.writes, default=[]), at_end=True)
         if (origin := loop.not_finite.found) is not None and origin.tracker is not None:

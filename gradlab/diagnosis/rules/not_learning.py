@@ -129,10 +129,11 @@ class NotLearning(Rule):
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the rate as the first cause in the direction that the updates show; else as the last, if it is one."""
         usual, (rate, *others) = run.history.update_ratios.median, self.causes
-        if usual > LARGE:
-            found.causes = ["the learning rate is far too high", *others]
-        elif usual < SMALL:
-            found.causes = ["the learning rate is far too low", *others]
+        if usual > LARGE or usual < SMALL:
+            found.causes = [f"the learning rate is far too {'high' if usual > LARGE else 'low'}", *others]
+            found.sentence += f"; an update usually changes the weights by {usual:.1g} times their norm: the likeliest"
+            found.sentence += f" cause is that {found.causes[0]}"
+            found.evidence["ratio"] = usual
         elif usual == usual:
             found.causes = [*others, rate]
         return found

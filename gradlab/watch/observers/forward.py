@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradlab.watch.call_site import call_site
+from gradlab.watch.call_site import call_site, is_running
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
@@ -37,7 +37,7 @@ class ForwardObserver:
             instrumentation.hook(first.register_forward_pre_hook, self.before_activations, first, with_kwargs=True)
             instrumentation.hook(first.register_forward_hook, windows.after, first, always_call=True)
         self.loop.statistics.hook = instrumentation.hook
-        instrumentation.patch(nn.Module, "eval", self.on_eval)
+        instrumentation.patch(nn.Module, "train", self.on_mode)
         instrumentation.patch(nn.Module, "requires_grad_", self.on_requires_grad)
         if (ddp := self.loop.ddp) is not None:
             instrumentation.hook(ddp.register_forward_hook, self.after_ddp, ddp, always_call=True)
@@ -49,13 +49,15 @@ class ForwardObserver:
         if loop.backward_depth:
             return
         if not torch.is_grad_enabled():
-            mode.evaluated |= mode.trained and not module.training
+            mode.evaluated |= not module.training and (mode.trained or (mode.untrained and is_running(mode.site)))
             mode.num_ungraded += module.training
             return
         mode.num_in_eval += not module.training
         if module.training:
             mode.trained, mode.evaluated, mode.updates = True, False, 0
             loop.forwards.in_training.add(self.positions[id(module)])
+        elif mode.untrained and is_running(mode.site):  # `eval()` may be meant for what the function does next
+            mode.evaluated = mode.untrained = False
         elif mode.evaluated:
             loop.forwards.left_in_eval.add(self.positions[id(module)])
         if loop.fsdp1 and not loop.forwards.count:
@@ -73,9 +75,15 @@ class ForwardObserver:
         if not self.loop.backward_depth:
             self.loop.activations.before(module, args, kwargs)
 
-    def on_eval(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if args and (position := self.positions.get(id(args[0]))) is not None:
-            self.loop.modes[position].site = call_site()
+    def on_mode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`train()`, which `eval()` calls too, of one of the models."""
+        if not args or (position := self.positions.get(id(args[0]))) is None:
+            return
+        mode, on = self.loop.modes[position], args[1] if len(args) > 1 else kwargs.get("mode", True)
+        if not on:
+            mode.site = call_site()
+        mode.untrained = not on and args[0].training and not mode.trained
+        mode.evaluated &= mode.trained
 
     def on_requires_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Freezing during the first updates is remembered with its line."""

@@ -16,6 +16,7 @@ from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
+from gradlab.watch.source_lines import loop_lengths, may_step_others
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import peak, schedule_lengths
 
@@ -62,6 +63,9 @@ class ScheduleObserver:
             tracker.schedule_steps.append(ScheduleStep(id(schedule), site, len(tracker.unused)))
             count = self.counts.get(id(schedule), (0,))[-1] + 1
             self.counts[id(schedule)] = (schedule, tracker, site, count)
+            if rules.counts_epochs(schedule, count, tracker.attempts, loop_lengths):
+                detail = f"T_max is {schedule.T_max}, the number of epochs; the rate rises again from here on"
+                self.loop.add_fault("schedule-too-short", site, tracker, detail)
 
         lives = [
             self.lives.setdefault(tracker.index, {}).setdefault(
@@ -118,8 +122,15 @@ class ScheduleObserver:
         for tracker in self.loop.trackers:
             if id(tracker.optimizer) not in scheduled:
                 self.loop.add_violations(tracker, rules.set_by_hand(tracker, tracker.step_site), at_end=True)
-        for schedule in self.loop.schedules:
-            optimizer = unwrapped(getattr(schedule, "optimizer", None))
-            for tracker in self.loop.trackers if id(schedule) not in self.counts else ():
-                if tracker.optimizer is optimizer and tracker.attempts >= rules.LONG:
-                    self.loop.add_fault("schedule-never-stepped", tracker.step_site, tracker, at_end=True)
+        self.never_stepped(scheduled)
+
+    def never_stepped(self, scheduled: set[int]) -> None:
+        """scheduled: ids of the optimizers of which a schedule was stepped."""
+        found = list(rules.idle_schedules(self.loop.trackers, self.loop.schedules))
+        sites = [t.step_site for t in self.loop.trackers]
+        unknown = bool(found) and (self.loop.trainer_site is not None or may_step_others(sites))
+        for schedule, tracker in found:
+            passed = any(schedule is each for each in self.loop.schedules)
+            stepped = id(schedule) in self.counts if passed else id(tracker.optimizer) in scheduled or unknown
+            if not stepped:
+                self.loop.add_fault("schedule-never-stepped", tracker.step_site, tracker, at_end=True)

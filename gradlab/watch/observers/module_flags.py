@@ -10,7 +10,7 @@ from torch import nn
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.source_lines import flag_lines
+from gradlab.watch.source_lines import flag_lines, setting_line
 
 NAME = "requires_grad"
 
@@ -48,7 +48,8 @@ class FlagObserver:
             stepped = [t for t in self.loop.trackers if t.attempts and (flag or ids & t.ids)]
             if stepped and params and (not trained if flag else trained):
                 detail = f"{name or type(module).__name__}: its weights are {'frozen' if flag else 'trained'}"
-                site = sites.get(module) or stepped[0].step_site
+                step = stepped[0].step_site
+                site = sites.get(module) or (setting_line(step[0], NAME) if step is not None else None) or step
                 self.loop.add_fault("requires-grad-of-module", site, stepped[0], detail, at_end=True)
 
 

@@ -35,6 +35,18 @@ LEADS_TO = {
     "padding-mask-inverted": {"not_learning", "stalled", "nan_forward", *NOT_FINITE},
 }
 """Error -> the findings that it can lead to."""
+OF_WARNINGS = {
+    "training-in-eval": {"vanishing", "exploding", "dead_units", "saturated_units", "not_learning", "stalled"},
+    "weights-without-optimizer": {"broken_graph", "not_learning"},
+    "target-never-updated": {"not_learning"},
+    "learning-rate-far-lower": {"not_learning", "stalled", "updates_lost"},
+}
+"""The same of warnings, beside which a verdict stays."""
+
+
+def cause_of(verdict: str, faults: list[FaultRecord]) -> FaultRecord | None:
+    """A warning that the verdict may be a consequence of; errors come before a verdict in any case."""
+    return next((record for record in faults if verdict in OF_WARNINGS.get(record.name, ())), None)
 
 
 def explain(finding: Finding, faults: list[FaultRecord]) -> None:

@@ -26,7 +26,7 @@ from gradlab.update.stepping import keeps_second_moments
 from gradlab.watch.call_site import format_site
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
-from gradlab.watch.output.causes import explain
+from gradlab.watch.output.causes import cause_of, explain
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.output.update_metrics import UpdateMetrics
 from gradlab.watch.source_lines import making_line
@@ -167,6 +167,8 @@ class OptimizerOutput:
         if worst is not None and worst.severity == "critical" and worst.code in {each.code for each in mistakes}:
             found.verdict, found.sentence = worst.code, worst.sentence
             found.evidence |= worst.evidence
+        elif (cause := cause_of(found.verdict, faults)) is not None:
+            found.sentence += f"; likely of {cause.code} at {format_site(cause.site)}"
         if found.verdict in ("healthy", "too_short") and not self.stream.history.attempts:
             found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
         return found
@@ -177,7 +179,10 @@ class OptimizerOutput:
         places = {"overclipped": tracker.clip_site, "clip_idle": tracker.clip_site}
         places |= dict.fromkeys(OF_THE_LOSS, tracker.loss_site)
         site = places.get(finding.code)
-        if finding.code in OF_THE_STEP:  # of the weights that it holds and its rate, if nothing else sets that
+        of_the_rate = finding.code == "not_learning" and "ratio" in finding.evidence
+        if (
+            finding.code in OF_THE_STEP or of_the_rate
+        ):  # of the weights that it holds and its rate, if nothing else sets that
             made = None if tracker.rates.changes else making_line(tracker.optimizer, tracker.step_site)
             site = made or tracker.step_site
         if site is not None:

@@ -16,6 +16,7 @@ from gradlab.watch.followed_update import NETWORKS, tensors_in
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 PACKAGE = str(Path(__file__).parents[2])
+OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 HOOKS = {"register_hook", "retain_grad", "register_post_accumulate_grad_hook"}
 HOOKED = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
 """Where modules and parameters keep what is called with gradients."""
@@ -27,8 +28,8 @@ WRITTEN = (torch.Tensor, nn.Parameter)
 class GradientReads:
     """A reader of updates that are followed after something was measured which it explains; see `wanted`."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        self.models = models
+    def __init__(self, models: Sequence[nn.Module], trackers: Sequence[OptimizerTracker]) -> None:
+        self.models, self.trackers = models, trackers
         self.wanted = self.following = False
         self.seen = False
         """Whether the loop looked at gradients before they were zeroed, or at those of anything else."""
@@ -74,4 +75,9 @@ class GradientReads:
         reader = frame.f_back.f_code
         if reader.co_name != "zero_grad" and not reader.co_filename.startswith(PACKAGE):
             before_zero = bool(self.tracker.unused) and not self.tracker.dropped
-            self.seen |= before_zero or id(tensor) not in self.tracker.ids
+            others = id(tensor) not in self.tracker.ids
+            steps = others and reader.co_filename.startswith(OPTIMIZERS)
+            if not (
+                steps and any(id(tensor) in each.ids for each in self.trackers if each.accumulated)
+            ):  # whose passes are known
+                self.seen |= before_zero or others

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.source_lines import check_line, repeats_listed
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 THROWN = 10
@@ -68,6 +69,9 @@ def at_drop(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violat
 def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
     """At a step: are the losses weighted by the number of micro-batches?"""
     k, products = len(unused), [b.weight.product for b in unused]
+    if not tracker.attempts and len(set(products)) == 1 and not tracker.dropped:
+        tracker.first = k, products[0]
+    yield from divided_at_one_line(tracker, unused)
     if not unused or len(unused) != len(tracker.accumulated) or len({b.site for b in unused}) > 1:
         return
     if is_window(unused):
@@ -76,6 +80,9 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
         if all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in unused):
             yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, each weighted {products[0]:.3g}"
         if all(close(p, 1 / k) for p in products):
+            if tracker.window is None and 0 < tracker.first[0] < k and close(tracker.first[1], 1 / k):
+                detail = f"the first update is made of {tracker.first[0]} micro-batch{'es' * (tracker.first[0] > 1)}"
+                yield "remainder-underscaled", check_line(site) or site, f"{detail}, weighted 1/{k}", 1
             tracker.window = k
             yield from unequal_counts(unused)
     n = tracker.window
@@ -84,6 +91,20 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
             yield "remainder-underscaled", unused[0].site, f"{k} micro-batches, each weighted 1/{n}"
         elif k < 2 * n:
             yield "remainder-left", site, f"{k} micro-batches in one update, each weighted 1/{n}"
+
+
+def divided_at_one_line(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
+    """At a step on several losses of each micro-batch: is one of them divided by the length of the window alone?"""
+    lines: dict[CallSite | None, list[BackwardPass]] = {}
+    for b in unused:
+        lines.setdefault(b.site, []).append(b)
+    k = len(next(iter(lines.values()), []))
+    if k < 2 or len(lines) < 2 or len(unused) != len(tracker.accumulated) or any(len(v) != k for v in lines.values()):
+        return
+    divided = [v for v in lines.values() if all(any(close(f, 1 / k) for f in b.weight.factors) for b in v)]
+    whole = [v for v in lines.values() if all(b.weight.reduction == "mean" and not b.weight.factors for b in v)]
+    if divided and whole and len(divided) + len(whole) == len(lines):
+        yield "accumulation-unscaled", whole[0][0].site, f"{k} micro-batches, of which another loss is divided"
 
 
 def divided_by_hand_too(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
@@ -104,8 +125,14 @@ def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
 
 
 def is_window(unused: list[BackwardPass]) -> bool:
-    """Whether these are micro-batches: the same line several times, each time after a forward pass."""
-    return len(unused) > 1 and len({b.site for b in unused}) == 1 and all(b.num_forwards for b in unused)
+    """Whether these are micro-batches: the same call several times, each time after a forward pass.
+
+    A function that is called at two places may be given two terms of one loss; so may a loop over what is listed in the
+    text.
+    """
+    if len(unused) < 2 or any(b.path != unused[0].path for b in unused) or not all(b.num_forwards for b in unused):
+        return False
+    return not repeats_listed(tuple((code, number) for code, number, _ in unused[0].path))
 
 
 def is_finite(loss: Any) -> bool:

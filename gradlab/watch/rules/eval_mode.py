@@ -22,7 +22,8 @@ DROPOUTS = (nn.RNNBase, nn.MultiheadAttention)
 def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Sequence[Mode]) -> Iterator[Violation]:
     """At a step: is a model in eval() that was in training mode, and evaluated since?
 
-    Before it was trained, `eval()` may be meant for the training.
+    Before it was trained, `eval()` may be meant for the training: unless the function that calls it evaluates and
+    returns, and all of the model is trained.
     """
     unused = tracker.unused
     if not unused or not unused[-1].left_in_eval:
@@ -30,6 +31,8 @@ def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Seque
     for i in set.intersection(*(b.left_in_eval for b in unused)):
         model, mode = models[i], modes[i]
         if not any(id(p) in tracker.ids for p in model.parameters()):
+            continue
+        if mode.untrained and any(not p.requires_grad for p in model.parameters()):
             continue
         if mode.matters is None:
             mode.matters = any(depends_on_mode(part) for part in model.modules() if not part.training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
 from gradlab.watch.source_lines import setting_line
@@ -40,6 +42,10 @@ FEW = 5
 """Values of a metric from which nothing is concluded."""
 ALIKE = 3.0
 """Times that a validation loss and the training loss beside it differ at most."""
+LATER = (torch.optim.lr_scheduler.ReduceLROnPlateau, torch.optim.swa_utils.SWALR)
+"""Kinds of schedules that begin to step some time into the training."""
+DISTINCT = 4
+"""Values that are multiples of one fraction; of fewer that may be chance."""
 MAX_SAMPLES = 20_000
 """The largest validation set of which shares are recognized."""
 ROUNDED = 2e-7
@@ -137,7 +143,7 @@ def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None, constan
     sign = 1 if mode == "max" else -1
     earlier = [seen[0].metric, *(m.metric for m in seen[1 : places[0] + 1])]
     better = sign * seen[places[0]].metric < sign * seen[0].metric
-    better &= sign * seen[places[1]].metric < min(sign * v for v in earlier)
+    better &= sign * seen[places[1]].metric <= min(sign * v for v in earlier)
     first, last = seen[0], seen[-1]
     if not better or not 0 < 2 * last.loss < 2 * first.loss:
         return
@@ -157,7 +163,7 @@ def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None, constan
 
 def are_shares(values: Sequence[float]) -> bool:
     """Whether all of them are multiples of one fraction, as shares of a number of samples are."""
-    if not all(0 <= v <= 1 for v in values) or len(set(values)) < FEW:
+    if not all(0 <= v <= 1 for v in values) or len(set(values)) < DISTINCT:
         return False
     return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))
 
@@ -227,6 +233,39 @@ def set_by_hand(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Vi
         for name, _, *rest in too_short(tracker, site):
             line = setting_line(site[0], "lr") if site is not None else None
             yield name, line or site, *rest  # type: ignore[misc]
+
+
+def counts_epochs(schedule: Any, steps: int, updates: int, lengths: Callable[[], list[int | None]]) -> bool:
+    """As it steps beyond its end, and its rate rises again: is that end the number of rounds of an outer loop?
+
+    lengths: rounds of the loops that run, the innermost first; asked once.
+    """
+    if type(schedule) is not torch.optim.lr_scheduler.CosineAnnealingLR or steps != schedule.T_max + 1:
+        return False
+    return updates >= steps - 1 and schedule.T_max in lengths()[1:]
+
+
+def idle_schedules(
+    trackers: Sequence[OptimizerTracker], known: Sequence[Any]
+) -> Iterator[tuple[Any, OptimizerTracker]]:
+    """Schedules that exist and were never stepped, and the optimizers whose rate they would change.
+
+    known: those that were passed to the watch. Others may be meant for later, as those that follow a metric or begin
+    with an average of weights; or are parts of one that is stepped.
+    """
+    long = any(tracker.attempts >= LONG and not tracker.rates.changes for tracker in trackers)
+    everything = gc.get_objects() if long else []
+    alive = [each for each in everything if issubclass(type(each), torch.optim.lr_scheduler.LRScheduler)]
+    parts = {id(part) for each in alive for part in getattr(each, "_schedulers", ())}
+    for schedule in {id(each): each for each in [*known, *alive]}.values():
+        passed = any(schedule is each for each in known)
+        fresh = getattr(schedule, "last_epoch", 0) == 0 and id(schedule) not in parts
+        if not passed and (not fresh or isinstance(schedule, LATER)):
+            continue
+        optimizer = unwrapped(getattr(schedule, "optimizer", None))
+        for tracker in trackers:
+            if tracker.optimizer is optimizer and tracker.attempts >= LONG and (passed or not tracker.rates.changes):
+                yield schedule, tracker
 
 
 def at_end(

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line, making_line
 from gradlab.watch.tracking.early_freezes import EARLY
+from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
 WHOLE = 0.99
 """Factor of a loss from which it is no share of one whose other shares are passed elsewhere."""
+LONG = 40
+"""Updates after which what was frozen for a beginning is trained."""
 OFTEN = 20
 """The same where others are trained: the loss of this one may begin later."""
 UPDATES = 10
@@ -147,11 +152,40 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         frozen = [p for p in frozen if not p.requires_grad]
         steps = max(other.attempts for other in trackers) - EARLY
     if frozen and steps >= FROZEN:
-        names = [tracker.name_of(p) for p in frozen]
-        site = next((site for site, ids in seen.freezes if {id(p) for p in frozen} <= ids), None)
-        if site is None and tracker.step_site is not None:
-            site = freezing_line(tracker.step_site[0])
-        yield "frozen-and-forgotten", site or tracker.step_site, listed(names)
+        yield (
+            "frozen-and-forgotten",
+            site_of_freeze(tracker, frozen, seen),
+            listed([tracker.name_of(p) for p in frozen]),
+        )
+
+
+def frozen_as_drawn(
+    tracker: OptimizerTracker, initial: InitialWeights, seen: Seen, names: dict[Tensor, str]
+) -> Iterator[Violation]:
+    """The loop is over: are all weights of a group frozen, and still as a layer draws them?
+
+    A group with a learning rate of its own is meant to be trained at some time. Where others were unfrozen in the
+    meantime, its turn may come.
+    """
+    groups = tracker.optimizer.param_groups
+    trained = {id(p) for g in groups for p in g["params"] if p.requires_grad}
+    if tracker.attempts < LONG or len(groups) < 2 or trained - initial.ids(tracker):
+        return
+    for group in groups:
+        matrices = [p for p in group["params"] if p.dim() > 1]
+        drawn = sum(p.numel() for p in matrices if is_uniform(p))
+        frozen = not trained & {id(p) for p in group["params"]}
+        if frozen and group.get("lr", 0.0) and drawn and 2 * drawn >= sum(p.numel() for p in matrices):
+            frozen_names = listed([names.get(p, "a parameter") for p in group["params"]])
+            detail = f"{frozen_names}, which have a learning rate and are as they were drawn"
+            yield "frozen-and-forgotten", site_of_freeze(tracker, group["params"], seen), detail
+
+
+def site_of_freeze(tracker: OptimizerTracker, frozen: Sequence[Tensor], seen: Seen) -> CallSite | None:
+    site = next((site for site, ids in seen.freezes if {id(p) for p in frozen} <= ids), None)
+    if site is None and tracker.step_site is not None:
+        site = freezing_line(tracker.step_site[0])
+    return site or tracker.step_site
 
 
 def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:

@@ -82,6 +82,8 @@ class OptimizerTracker:
     """Backward passes that were dropped before the latest step."""
     window: int | None = None
     """Micro-batches in an update, known from a full window whose losses were divided by it."""
+    first: tuple[int, float] = (0, 0.0)
+    """Passes in the first update, and the weight of each of their losses."""
     constant: ConstantAnswer = field(default_factory=ConstantAnswer)
     """What the labels say that a constant answer would reach."""
     graph_tokens: list[list[Any]] = field(default_factory=list)

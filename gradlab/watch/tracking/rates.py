@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +19,8 @@ class Rates:
     """That of its first group in the first update."""
     peak: float = 0.0
     """The highest so far."""
+    peaks: dict[int, float] = field(default_factory=dict)
+    """id of a group -> its highest so far."""
     latest: float = 0.0
     since: int = 0
     """The update from which on it is that."""
@@ -32,6 +34,8 @@ class Rates:
         rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
         if any(isinstance(each, Tensor) for each in rates):
             return  # reading it may wait for a device
+        for group, each in zip(optimizer.param_groups, rates, strict=True):
+            self.peaks[id(group)] = max(each, self.peaks.get(id(group), 0.0))
         rate, self.first = max(rates), self.first or rates[0]
         if rate != self.latest:
             self.changes += update > 0

@@ -14,6 +14,8 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 EVERY = 4
 """One of so many backward passes is looked at."""
+AGAIN = 32
+"""Backward passes after which weights are looked for again: layers may be added, or replaced, while the loop runs."""
 LEAST = 4
 """Of these, as many must reach a weight."""
 UPDATES = 10
@@ -43,7 +45,7 @@ class UnheldWeights:
     def before(self, num_backwards: int) -> Before:
         if num_backwards % EVERY:
             return []
-        if self.weights is None:
+        if self.weights is None or num_backwards % AGAIN == 0:
             self.weights = self.find()
         return [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in self.weights if p.requires_grad]
 

@@ -72,6 +72,34 @@ def batch_statistics_are_fixed_from_an_epoch_on(watch):
     return w
 
 
+def evaluated_first(model):
+    model.eval()
+    with torch.no_grad():
+        return loss_of(model, next(batches(1)))
+
+
+@pytest.mark.parametrize("how", ["left", "back", "here"])
+def test_a_model_that_is_evaluated_before_it_is_trained(how, tmp_path):
+    """Where the function that sets the mode trains too, it may be meant for all that it does."""
+    model = dropping()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watched(tmp_path)(model, optimizer) as w:
+        if how == "here":
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, next(batches(1)))
+        else:
+            evaluated_first(model)
+        if how == "back":
+            model.train()
+        for batch in batches(8):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    line = evaluated_first.__code__.co_firstlineno + 1
+    assert [(f.name, f.site[1], f.update) for f in w.faults] == [("training-in-eval", line, 1)] * (how == "left")
+
+
 @wrong("training-in-eval")
 def never_in_training_mode_and_without_statistics(watch):
     model = dropping()
@@ -146,9 +174,21 @@ def told_to_train(model):
     model.train()
 
 
-@pytest.mark.parametrize("prepare", [probed, set_again, set_part_by_part, told_to_train])
+def set_up(model):
+    model.eval()
+
+
+def set_up_and_tried(model):
+    """The mode is set by another function than the one that evaluates."""
+    set_up(model)
+    with torch.no_grad():
+        loss_of(model, next(batches(1)))
+
+
+@pytest.mark.parametrize("prepare", [probed, set_again, set_part_by_part, told_to_train, set_up_and_tried])
 def test_a_mode_that_is_set_before_training_may_be_meant(prepare, tmp_path):
-    model = StaysInEval(*dropping()).requires_grad_()
+    kind = nn.Sequential if prepare is set_up_and_tried else StaysInEval
+    model = kind(*dropping()).requires_grad_()
     nn.Sequential.train(model, True)
     with watched(tmp_path)(model) as w:
         prepare(model)

@@ -10,7 +10,7 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.update.stepping import keeps_second_moments
 from gradlab.update.torch_optimizers import Lion
 from gradlab.watch.faults import FaultRecord
-from gradlab.watch.output.causes import LEADS_TO, explain
+from gradlab.watch.output.causes import LEADS_TO, OF_WARNINGS, cause_of, explain
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,15 @@ def test_a_mistake_comes_before_the_operation_that_it_made_not_finite():
 def test_each_error_that_a_watch_finds_is_in_the_table():
     errors = {code.name for code in CODES_BY_NAME.values() if code.severity == "error" and "watch" in code.found_by}
     assert errors - {"unreadable"} == set(LEADS_TO)
-    assert set().union(*LEADS_TO.values()) <= {name for group, name in OPTIONS if group == "rule"}
+    known = {name for group, name in OPTIONS if group == "rule"}
+    assert set().union(*LEADS_TO.values(), *OF_WARNINGS.values()) <= known
+    assert not errors & set(OF_WARNINGS)
+
+
+@pytest.mark.parametrize(("verdict", "named"), [("vanishing", True), ("nan_loss", False), ("healthy", False)])
+def test_a_verdict_names_the_warning_that_it_may_come_of(verdict, named):
+    fault = FaultRecord("training-in-eval", None, 1)
+    assert cause_of(verdict, [FaultRecord("hook-registered-again", None, 1), fault]) is (fault if named else None)
 
 
 @pytest.mark.parametrize(("make", "adam"), [(torch.optim.AdamW, True), (torch.optim.SGD, False), (Lion, False)])

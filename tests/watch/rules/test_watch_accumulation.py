@@ -91,6 +91,39 @@ def remainder_dropped(model, optimizer, scaler, schedule, count=7):
                 optimizer.zero_grad()
 
 
+def stepped_at_the_first(model, optimizer, scaler, schedule, first=0):
+    for i, batch in enumerate(batches(12), first):
+        (loss_of(model, batch) / 4).backward()
+        if i % 4 == 0:  # here
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def one_of_two_divided(model, optimizer, scaler, schedule, weight=1.0):
+    for i, (x, y) in enumerate(batches(8)):
+        (F.mse_loss(model(x), x[:, :4]) / 4).backward()
+        loss = F.cross_entropy(model(x), y)
+        (loss if weight == 1 else loss * weight).backward()  # here
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def two_terms(model, optimizer, scaler, schedule, listed=True):
+    def term(x, y):
+        loss_of(model, (x, y)).backward()
+
+    for x, y in batches(8):
+        optimizer.zero_grad()
+        if listed:
+            for each in (x, x + 0.1):
+                loss_of(model, (each, y)).backward()
+        else:
+            term(x, y)
+            term(x + 0.1, y)
+        optimizer.step()
+
+
 def tokens(model, optimizer, scaler, schedule, last=False):
     for i, (x, y) in enumerate(batches(8)):
         if (i % 4 == 3) if last else i % 2:
@@ -176,6 +209,8 @@ WRONG = [
     (divided_manually_later, "GL303", 5),
     (two_losses, "GL301", 1),
     (remainder_dropped, "GL307", 4),
+    (stepped_at_the_first, "GL308", 1),
+    (one_of_two_divided, "GL301", 1),
     (tokens, "GL805", 1),
     (stepped_first, "GL402", 2),
     (stepped_first_in_epoch, "GL404", 5),
@@ -199,6 +234,10 @@ RIGHT = [
     two_losses_divided,
     multiplied_by_one,
     lambda *parts: remainder_dropped(*parts, count=8),
+    two_terms,
+    lambda *parts: two_terms(*parts, listed=False),
+    lambda *parts: stepped_at_the_first(*parts, first=1),
+    lambda *parts: one_of_two_divided(*parts, weight=0.01),
     lambda *parts: tokens(*parts, last=True),
     stepped_with_epoch_number,
     long_enough,

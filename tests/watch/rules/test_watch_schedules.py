@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from torch.optim import lr_scheduler as schedules
 from watched_loops import batches, loss_of, net
 
 import gradlab
+from gradlab.watch import source_lines
+from gradlab.watch.call_site import USER
+from gradlab.watch.rules import lr_schedule as rules
 
 MADE = {
     "exponential": lambda optimizer: schedules.ExponentialLR(optimizer, 0.8),
@@ -226,3 +230,74 @@ def test_a_schedule_of_micro_batches_is_not_too_short_as_well(tmp_path):
                 optimizer.zero_grad()
             schedule.step()
     assert [f.name for f in watch.faults] == ["schedule-every-micro-batch"]
+
+
+def test_an_accuracy_that_comes_to_few_values_under_a_schedule_that_minimises_it():
+    values = [(0.385, False), (0.755, False), (0.81, True), (0.81, False), (0.81, True), (0.815, False)]
+    for divisor, wrong in ((1, True), (math.pi, False)):
+        seen = [rules.Measured(v / divisor, 1.4 / (i + 1), reduced) for i, (v, reduced) in enumerate(values)]
+        assert bool(list(rules.contrary("min", seen, None, None))) == wrong
+
+
+@pytest.mark.parametrize(("epochs", "length", "each_batch"), [(10, 10, True), (10, 10, False), (8, 10, True)])
+def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, length, each_batch, tmp_path):
+    """Its rate rises again; where its length is not that of the epochs, it may be one of several cycles."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    schedule = schedules.CosineAnnealingLR(optimizer, T_max=length)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for _epoch in range(1, epochs + 1):
+            for batch in batches(5):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+                if each_batch:
+                    schedule.step()
+                line = inspect.currentframe().f_lineno - 1
+            if not each_batch:
+                schedule.step()
+    found = [(f.name, f.site[1], f.update) for f in watch.faults]
+    assert found == [("schedule-too-short", line, 12)] * (each_batch and epochs == length)
+
+
+PROGRAM = """
+import torch
+from torch.optim import lr_scheduler
+from watched_loops import batches, loss_of, net
+
+import gradlab
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+schedule = lr_scheduler.{made}
+with gradlab.watch(model, optimizer, folder=folder, quiet=True) as watch:
+    for i, batch in enumerate(batches(50)):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "more", "wrong"),
+    [
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", "", True),
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", "        if i == 99:\n            schedule.step()", False),
+        (
+            "LambdaLR(optimizer, lambda step: 1 / (1 + step))",
+            "        optimizer.param_groups[0]['lr'] = 1 / (i + 1)",
+            False,
+        ),
+        ("ReduceLROnPlateau(optimizer)", "", False),
+    ],
+)
+def test_a_schedule_that_was_not_passed_and_is_never_stepped(made, more, wrong, tmp_path, monkeypatch):
+    """Unless the text steps it, at a line that the loop does not come to."""
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.format(made=made, more=more))
+    names = {"folder": tmp_path / "watch", "__name__": "train"}
+    monkeypatch.setattr(source_lines, "ORIGINS", {str(program): USER})  # and not the files of other tests
+    exec(compile(program.read_text(), str(program), "exec"), names)
+    found = [(f.name, f.site[1]) for f in names["watch"].faults]
+    assert found == [("schedule-never-stepped", 15)] * wrong

@@ -48,6 +48,26 @@ def test_warnings_and_modes_are_left_as_they_were(tmp_path):
     assert not torch.overrides._get_current_function_mode_stack()
 
 
+def test_a_loss_of_one_of_two_networks_that_is_thrown_away(tmp_path):
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
+    m, j = SGD(maker.parameters(), 1e-3), SGD(judge.parameters(), 1e-3)
+    with gradlab.watch([maker, judge], [m, j], folder=tmp_path, quiet=True) as watch:
+        for x, _ in batches(16):
+            made = maker(torch.randn(16, 4))
+            j.zero_grad()
+            F.softplus(-judge(x)).mean().backward()
+            j.zero_grad()  # here
+            F.softplus(judge(made.detach())).mean().backward()
+            j.step()
+            m.zero_grad()
+            F.softplus(-judge(made)).mean().backward()
+            m.step()
+    found = [(f.name, f.site[1], f.optimizer) for f in watch.faults]
+    here = marked(test_a_loss_of_one_of_two_networks_that_is_thrown_away)
+    assert found == [("zero-before-step", here, 1)]
+
+
 @pytest.mark.parametrize("watched", ["both", "judge"])
 @pytest.mark.parametrize("judge_first", [True, False])
 def test_a_gradient_that_another_optimizer_uses(watched, judge_first, tmp_path):

@@ -28,6 +28,36 @@ def a_head_is_replaced_after_the_optimizer_is_made(watch):
     return w
 
 
+@wrong("weights-without-optimizer")
+def a_head_is_replaced_while_the_loop_runs(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)  # here
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(80)):
+            if i == 10:
+                model[2] = nn.Linear(16, 4)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def a_head_is_replaced_and_held_later(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(80)):
+            if i == 10:
+                model[2] = nn.Linear(16, 4)
+            if i == 60:
+                optimizer.add_param_group({"params": model[2].parameters()})
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
 def test_what_is_judged_of_the_whole_run_has_no_update(tmp_path, capsys):
     watch = a_head_is_replaced_after_the_optimizer_is_made(lambda *given: gradlab.watch(*given, folder=tmp_path))
     ((fault, final),) = [(fault, watch.loop.outputs[0].final) for fault in watch.faults]

@@ -1,0 +1,74 @@
+"""Rules about learning rates that are far from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gradlab.watch.events import Violation
+from gradlab.watch.source_lines import making_line
+from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+
+LONG = 100
+"""Updates after which weights with a usual learning rate are others than at the start."""
+TIMES = 100
+"""Quotient of two learning rates of one kind of optimizer."""
+OPPOSED = 300
+"""The same where losses need not fall: those of two time scales are further apart."""
+STILL, FURTHER = 0.03, 10
+"""Relative move of weights that are what they were, and how many times as far the others have moved at least."""
+
+
+@dataclass
+class Part:
+    """Weights with one learning rate."""
+
+    tracker: OptimizerTracker
+    rate: float
+    moved: float
+    """Relative, since the start."""
+    weights: list[Tensor]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether most of it is as a layer draws it."""
+        sizes = [p.numel() for p in self.weights]
+        return 2 * sum(p.numel() for p in self.weights if is_uniform(p)) >= sum(sizes) > 0
+
+
+def at_end(
+    trackers: Sequence[OptimizerTracker], initial: InitialWeights, need_not_fall: Callable[[OptimizerTracker], str]
+) -> Iterator[tuple[OptimizerTracker, Violation]]:
+    """The loop is over: has a part stayed at its initial weights, at a rate far below that of another one?"""
+    parts = [part for t in trackers if t.attempts >= LONG for part in parts_of(t, initial)]
+    if not parts:
+        return
+    for part in parts:
+        times = OPPOSED if need_not_fall(part.tracker) else TIMES
+        others = [
+            each
+            for each in parts
+            if type(each.tracker.optimizer) is type(part.tracker.optimizer)
+            and each.rate >= times * part.rate
+            and each.moved > max(STILL, FURTHER * part.moved)
+        ]
+        if others and part.moved < STILL and part.is_new:
+            tracker, rate = part.tracker, max(each.rate for each in others)
+            names = listed([tracker.name_of(p) for p in part.weights])
+            detail = f"{part.rate:.3g} for {names}, {rate:.3g} for others; they have moved by {part.moved:.1%}"
+            site = making_line(tracker.optimizer, tracker.step_site) or tracker.step_site
+            yield tracker, ("learning-rate-far-lower", site, detail)
+
+
+def parts_of(tracker: OptimizerTracker, initial: InitialWeights) -> Iterator[Part]:
+    moves = initial.moves(tracker)
+    for group in tracker.optimizer.param_groups:
+        rate = tracker.rates.peaks.get(id(group), 0.0)
+        rises = tracker.rates.changes > 2 and group["lr"] >= rate  # its warm-up goes on
+        weights = [p for p in group["params"] if p.requires_grad and id(p) in moves]
+        if rate > 0 and weights and not rises:
+            moved, size = (sum(moves[id(p)][i] for p in weights) for i in (0, 1))
+            yield Part(tracker, rate, (moved / size) ** 0.5 if size else 0.0, weights)

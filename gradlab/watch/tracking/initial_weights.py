@@ -1,0 +1,67 @@
+"""Weights as they were when their optimizer was tracked first, and whether they are as a layer draws them."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+
+from gradlab.watch.output.update_metrics import elements
+from gradlab.watch.tracking.followers import alike
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+
+LEAST = 128
+"""Elements that show a distribution."""
+EDGE = 3.0
+"""Largest square over the mean square, of a uniform distribution around zero."""
+FLAT = 1.8
+"""Mean fourth power over the square of the mean square, of the same."""
+
+
+class InitialWeights:
+    """Some elements of each trained matrix."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, list[tuple[weakref.ref[Tensor], Tensor]]] = {}
+        """Optimizer index -> matrices, and their elements."""
+        self.tracked: dict[int, set[int]] = {}
+        """Optimizer index -> ids of all weights that were trained."""
+
+    def note(self, tracker: OptimizerTracker) -> None:
+        """An optimizer is tracked from here on."""
+        matrices = [p for p in tracker.params if p.dim() > 1 and p.is_floating_point()] if not tracker.sharded else []
+        self.tracked[tracker.index] = set(tracker.ids)
+        self.known[tracker.index] = [(weakref.ref(p), elements(p).clone()) for p in matrices]
+
+    def ids(self, tracker: OptimizerTracker) -> set[int]:
+        return self.tracked[tracker.index]
+
+    def has_values_of(self, tracker: OptimizerTracker, p: Tensor) -> bool:
+        """Whether a weight has the initial values of one that is trained."""
+        now = elements(p)
+        same = [first for ref, first in self.known[tracker.index] if (q := ref()) is not None and q.shape == p.shape]
+        return any(alike(first, now) and torch.equal(first, now) for first in same)
+
+    def moves(self, tracker: OptimizerTracker) -> dict[int, tuple[float, float]]:
+        """id of a weight -> squares of how far it has moved since, and of its norm at the start."""
+        found = {}
+        for ref, first in self.known[tracker.index]:
+            if (p := ref()) is not None and alike(first, elements(p)):
+                move = (elements(p) - first).double()
+                found[id(p)] = float(move.square().sum()), float(first.double().square().sum())
+        return found
+
+
+def is_uniform(p: Tensor) -> bool:
+    """Whether elements are spread evenly between a bound and its negative, as linear and convolutional layers of
+    PyTorch begin: training rounds off these edges."""
+    if p.dim() < 2 or p.numel() < LEAST or not p.is_floating_point():
+        return False
+    squares = p.detach().double().square()
+    mean = float(squares.mean())
+    if not mean > 0:
+        return False
+    edge, flat = float(squares.max()) / mean, float(squares.square().mean()) / mean**2
+    error = 3 / p.numel() ** 0.5  # three standard errors of the mean square
+    return bool(abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error)

@@ -1,0 +1,170 @@
+"""Weights that stay as they were drawn: copies that make targets, rates far too low, groups that are frozen."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, loss_of, marked
+from watched_twins import Twins, watched
+
+from gradlab.watch.tracking.initial_weights import is_uniform
+
+TWINS = Twins()
+right = TWINS.right
+
+
+def wide(out=4):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, out))
+
+
+def pretrained(model):
+    optimizer = Adam(model.parameters(), 0.01)
+    for batch in batches(30, seed=5):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+    return model
+
+
+def taught(watch, model, every=0, noise=0.1, anchor=False):
+    teacher = copy.deepcopy(model)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for i, (x, y) in enumerate(batches(104)):
+            with torch.no_grad():
+                wanted = teacher(x).softmax(1)  # here
+            out = model(x) if anchor else model(x + noise * torch.randn_like(x))
+            optimizer.zero_grad()
+            (F.cross_entropy(out, y) + F.mse_loss(out.softmax(1), wanted)).backward()
+            optimizer.step()
+            if every and i % every == every - 1:
+                teacher.load_state_dict(model.state_dict())
+    return w
+
+
+def test_a_teacher_that_stays_as_it_was_drawn(tmp_path):
+    watch = taught(watched(tmp_path), wide())
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", marked(taught))]
+    assert watch.loop.own_targets.makers == {0}, "its loss need not fall: a copy makes the targets"
+
+
+@right
+def a_teacher_that_is_copied_late(watch):
+    return taught(watch, wide(), every=60)
+
+
+@right
+def a_teacher_that_was_trained_before(watch):
+    return taught(watch, pretrained(wide()))
+
+
+@right
+def a_teacher_of_the_same_inputs(watch):
+    return taught(watch, wide(), anchor=True)
+
+
+def rates(watch, model, slow):
+    optimizer = Adam([{"params": model[0].parameters(), "lr": slow}, {"params": model[2].parameters()}], 0.01)  # here
+    with watch(model, optimizer) as w:
+        for batch in batches(104):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@pytest.mark.parametrize("slow", [1e-5, 1e-3])
+def test_a_group_whose_rate_is_far_below_that_of_another(slow, tmp_path):
+    found = [(f.name, f.site[1]) for f in rates(watched(tmp_path), wide(), slow).faults]
+    assert found == [("learning-rate-far-lower", marked(rates))] * (slow == 1e-5)
+
+
+@right
+def a_pretrained_part_with_a_small_rate(watch):
+    return rates(watch, pretrained(wide()), 1e-5)
+
+
+def frozen(watch, model, groups=True, until=0):
+    model[0].requires_grad_(False)  # here
+    parts = [{"params": model[0].parameters(), "lr": 0.003}, {"params": model[2].parameters()}]
+    optimizer = Adam(parts if groups else model.parameters(), 0.01)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(48)):
+            if until and i == until:
+                model[0].requires_grad_(True)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def test_a_group_with_a_rate_that_is_frozen_as_it_was_drawn(tmp_path):
+    (found,) = frozen(watched(tmp_path), wide()).faults
+    assert found.name == "frozen-and-forgotten" and "0.weight, 0.bias" in found.detail
+
+
+@right
+def random_features(watch):
+    return frozen(watch, wide(), groups=False)
+
+
+@right
+def a_pretrained_group_that_is_frozen(watch):
+    return frozen(watch, pretrained(wide()))
+
+
+@right
+def a_group_that_is_unfrozen_late(watch):
+    return frozen(watch, wide(), until=40)
+
+
+@right
+def a_group_whose_turn_has_not_come(watch):
+    """Another one was unfrozen in the meantime."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)]
+    model = nn.Sequential(*layers)
+    model[:2].requires_grad_(False)
+    optimizer = Adam([{"params": layer.parameters()} for layer in layers], 0.01)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(48)):
+            if i == 20:
+                model[1].requires_grad_(True)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def hardly_trained(watch):
+    model = wide()
+    optimizer = Adam(model.parameters(), 1e-6)  # here
+    with watch(model, optimizer) as w:
+        for batch in batches(104):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def test_a_rate_that_is_too_low_for_all_is_named_where_the_optimizer_is_made(tmp_path):
+    final = hardly_trained(watched(tmp_path)).loop.outputs[0].final
+    assert (final.verdict, final.findings[0].evidence["line"]) == ("not_learning", marked(hardly_trained))
+    assert "far too low" in final.sentence
+
+
+@pytest.mark.parametrize("name", TWINS.of_right_loops)
+def test_a_correct_loop_has_no_mistakes(name, tmp_path):
+    TWINS.check_right_loop(name, tmp_path)
+
+
+def test_training_takes_weights_out_of_their_first_distribution():
+    layers = [nn.Linear(16, 64), nn.Conv2d(4, 16, 3), nn.GRU(8, 16)]
+    assert all(is_uniform(p) for layer in layers for p in layer.parameters() if p.dim() > 1)
+    assert not any(is_uniform(p) for p in (torch.randn(64, 64), torch.zeros(64, 64), torch.eye(32)))
+    model = wide()
+    assert is_uniform(model[0].weight) and not is_uniform(pretrained(model)[0].weight)

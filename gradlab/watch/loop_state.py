@@ -15,7 +15,7 @@ from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.followed_update import FOLLOWED, AskingReader, FollowedUpdate, Reader
+from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, FollowedUpdate, Reader
 from gradlab.watch.output.optimizer_output import OptimizerOutput
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
@@ -38,9 +38,12 @@ from gradlab.watch.readers.output_ranges import OutputRanges
 from gradlab.watch.readers.own_targets import OwnTargets
 from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
+from gradlab.watch.readers.score_directions import ScoreDirections
 from gradlab.watch.readers.share_axes import ShareAxes
+from gradlab.watch.readers.step_states import StepStates
 from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
+from gradlab.watch.readers.unused_terms import UnusedTerms
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
 from gradlab.watch.tracking.activation_windows import ActivationWindows
@@ -110,6 +113,9 @@ class LoopState:
             ShareAxes(),
             self.own_targets,
             MeanDerivatives(),
+            ScoreDirections(self.trackers),
+            StepStates(),
+            UnusedTerms(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
@@ -202,7 +208,7 @@ class LoopState:
         pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
         without = [p for output in self.outputs for p in output.metrics.without]
         pending = pending or self.seen.ask(self.cuts.wants, tracker, without, default=False)
-        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or pending
+        wanted = tracker.attempts in (*FOLLOWED, LATE) or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, without)
 

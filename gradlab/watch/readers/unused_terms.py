@@ -1,0 +1,126 @@
+"""Terms of a loss that are computed, and maybe logged, and that never go backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import FOLLOWED, LATE, argument, tensors_in
+from gradlab.watch.graphs.advantages import below, inputs_of
+from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
+from gradlab.watch.readers.hard_values import ADDITIONS
+from gradlab.watch.readers.thrown_losses import REDUCTIONS
+from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+
+NUMBER = "gradlab_term"
+"""Key of a number's number in the metadata of its node: a node that is kept would keep its graph."""
+
+
+@dataclass
+class Term:
+    """A single number with a graph."""
+
+    site: CallSite | None
+    parents: list[int]
+    """Of the numbers that it was computed of."""
+    is_sum: bool
+    is_loss: bool
+    """Whether several elements were reduced to it, or to what it was computed of."""
+    weights: frozenset[int]
+    """ids of the weights that it gives a gradient; nothing where no layer has computed it."""
+
+
+class UnusedTerms:
+    """Follows the single numbers of two updates, of which one is late: a term may be added after a while.
+
+    One that does not go backward may be a metric. It is none where weights without any other loss have made it, or
+    where it was added to the very loss that goes backward, and the sum was left.
+    """
+
+    def __init__(self) -> None:
+        self.earlier: dict[int, set[CallSite | None]] = {}
+        """Index of an optimizer -> lines found in the first of these updates."""
+        self.forget()
+
+    def forget(self) -> None:
+        self.terms: list[Term] = []
+        self.used: set[int] = set()
+        """Numbers of those that a backward pass went through."""
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.forget()
+        self.tracker, self.without = tracker, {id(p) for p in without if p.requires_grad}
+        return tracker.attempts in (FOLLOWED[0], LATE)
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name == "grad":
+            self.at_backward(tensors_in([argument(args, kwargs, 0, "outputs")]))
+        inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.grad_fn is not None]
+        if not isinstance(result, Tensor) or result.numel() != 1 or result.grad_fn is None:
+            return
+        node: Any = result.grad_fn
+        if node.metadata.setdefault(NUMBER, len(self.terms)) == len(self.terms):
+            parents = [n for each in inputs if (n := number_of(each)) is not None]
+            weights, _ = below(node)
+            known = frozenset(weights) if has_products(node) else frozenset[int]()
+            is_loss = "loss" in name or "entropy" in name or name == "kl_div"
+            is_loss |= name in REDUCTIONS and bool(inputs) and inputs[0].numel() > 1
+            is_loss |= any(self.terms[each].is_loss for each in parents)
+            self.terms.append(Term(call_site(), parents, name in ADDITIONS and len(inputs) > 1, is_loss, known))
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None] if self.terms else []
+        seen = set(queue)
+        while queue and len(seen) < MAX_NODES:
+            node = queue.pop()
+            if (number := node.metadata.get(NUMBER)) is not None:
+                self.used.add(number)
+            new = set(inputs_of(node)) - seen if node.name() not in PRODUCTS else set()
+            seen |= new
+            queue += new
+
+    def is_used(self, number: int) -> bool:
+        """Whether it, or anything that it was computed of, goes backward."""
+        return number in self.used or any(self.is_used(each) for each in self.terms[number].parents if each < number)
+
+    def end(self) -> Iterator[Violation]:
+        found = dict(self.judged()) if self.used else {}
+        if self.tracker.attempts == FOLLOWED[0]:
+            self.earlier[self.tracker.index] = set(found)
+        for site in found.keys() & self.earlier.get(self.tracker.index, set()) if self.tracker.attempts == LATE else ():
+            yield "losses-thrown-away", site, found[site]
+            break
+        self.forget()
+
+    def judged(self) -> Iterator[tuple[CallSite | None, str]]:
+        for number, term in enumerate(self.terms):
+            own = term.weights
+            if number in self.used or not own or not own <= self.tracker.ids:
+                continue
+            parts = [self.terms[each] for each in term.parents if not self.is_used(each)]
+            if term.is_sum and set(term.parents) & self.used and any(each.weights for each in parts):
+                yield term.site, "the sum is left, and the loss that it was to be added to goes backward alone"
+            elif term.is_loss and (alone := own & self.without) and not self.is_used(number):
+                names = [n for p, n in zip(self.tracker.params, self.tracker.names, strict=True) if id(p) in alone]
+                yield term.site, f"it is the only loss of {listed(names)}, and does not go backward"
+
+
+def number_of(tensor: Tensor) -> int | None:
+    return None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(NUMBER)  # type: ignore[return-value]
+
+
+def has_products(node: Any) -> bool:
+    queue, seen = [node], {node}
+    while queue and len(seen) < MAX_NODES:
+        node = queue.pop()
+        if node.name() in PRODUCTS:
+            return True
+        new = set(inputs_of(node)) - seen
+        seen |= new
+        queue += new
+    return False

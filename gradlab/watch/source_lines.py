@@ -123,6 +123,41 @@ def set_by(node: Any, name: str) -> Iterator[int]:
         yield from (line(each) for each in node.keys if isinstance(each, ast.Constant) and each.value == name)
 
 
+def computing_line(name: str, codes: Sequence[CodeType]) -> CallSite | None:
+    """The line that computes something of a variable or attribute, if the files of these functions have only one.
+
+    To pass it on, to assign or to print it computes nothing.
+    """
+    found = set()
+    for code in {code.co_filename: code for code in codes}.values():
+        tree = parsed(code)
+        printed = {
+            id(below)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and called(node).endswith("print"))
+            for below in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            operands = [] if id(node) in printed else operands_of(node)
+            if any(name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in operands):
+                found.add((code, line(node)))
+    return found.pop() if len(found) == 1 else None
+
+
+def operands_of(node: Any) -> list[Any]:
+    """What a method is called of, a function of PyTorch is given, or an operator has on its sides."""
+    if isinstance(node, ast.Call):
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        return owner + (node.args if called(node).startswith(("torch.", "F.")) else [])
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [node.operand] if isinstance(node, ast.UnaryOp) else []
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
 def assignment_line(thing: Any) -> CallSite | None:
     """The line in a running function at which the variable or attribute that holds an object is assigned to a call."""
     found: list[CallSite] = []

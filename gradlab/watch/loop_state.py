@@ -28,6 +28,7 @@ from gradlab.watch.readers.graph_cuts import GraphCuts
 from gradlab.watch.readers.graph_sites import GraphSites
 from gradlab.watch.readers.hard_values import HardValues
 from gradlab.watch.readers.idle_terms import IdleTerms
+from gradlab.watch.readers.learnt_spreads import LearntSpreads
 from gradlab.watch.readers.learnt_weights import LearntWeights
 from gradlab.watch.readers.loss_arguments import LossArguments
 from gradlab.watch.readers.loss_sites import LossSites
@@ -116,6 +117,7 @@ class LoopState:
             ScoreDirections(self.trackers),
             StepStates(),
             UnusedTerms(),
+            LearntSpreads(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,

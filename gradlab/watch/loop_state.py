@@ -121,7 +121,7 @@ class LoopState:
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
-            ThrownLosses(),
+            ThrownLosses(self.trackers),
             ReversedLosses(),
             FreshWeights(models, self.trackers),
             ConstantTargets(),
@@ -178,6 +178,8 @@ class LoopState:
             return "is what its optimizer maximizes"
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
             return "is that of a single number, which follows what another optimizer makes"
+        if self.seen.contrasted & tracker.ids:
+            return "is a difference of one network's outputs, whose level does not say what is learnt"
         if tracker.is_policy:
             return "is that of a policy, whose level does not say what is learnt"
         if tracker.others.opponents:

@@ -14,13 +14,14 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.graphs.advantages import Advantages, Places
 from gradlab.watch.graphs.bootstraps import bootstraps
-from gradlab.watch.graphs.comparisons import Comparison, comparisons
+from gradlab.watch.graphs.comparisons import contrasted, Comparison, comparisons
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.graphs.loss_graph import (
     LossWeight,
     graph_token,
     holds_scaled,
     node_below_factors,
+    num_terms,
     target_size,
     terms_of,
 )
@@ -96,7 +97,7 @@ class BackwardObserver:
         unheld = loop.unheld.before(loop.seen.num_backwards)
         looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
         ask = loop.seen.ask
-        size = ask(target_size, roots[0]) if looked else None
+        size, terms = (ask(target_size, roots[0]), ask(num_terms, roots[0])) if looked else (None, None)
         if looked:
             ask(self.reversals.ask, roots, loop.followed.guarded)
         labels = ask(label_counts, roots[0], b.weight) if looked and len(roots) == 1 else None
@@ -117,7 +118,7 @@ class BackwardObserver:
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
-                tracker.targets.note(size)
+                tracker.targets.note(size, terms)
                 if looked:
                     tracker.constant.note(labels, b.weight)
 
@@ -251,6 +252,7 @@ class BackwardObserver:
         advantages, regressed, is_policy = ask(self.advantages.of, site, roots, followed, default=nothing)
         loop.seen.regressed |= regressed
         ask(loop.unheld.note_terms, roots)
+        loop.seen.contrasted |= ask(contrasted, roots, default=set())
         between = ask(self.networks.of, site, roots, loop.trackers, default=set()) if several else set()
         moved, compared = ask(bootstraps, roots, default={}), ask(comparisons, roots, default=[])
         graph = ask(self.dtypes.of, site, roots), advantages, is_policy, moved, compared, between

@@ -19,9 +19,11 @@ from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, Followed
 from gradlab.watch.output.optimizer_output import OptimizerOutput
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
+from gradlab.watch.readers.averaged_errors import AveragedErrors
 from gradlab.watch.readers.broadcasts import Broadcasts
 from gradlab.watch.readers.constant_targets import ConstantTargets
 from gradlab.watch.readers.drawn_values import DrawnValues
+from gradlab.watch.readers.end_masks import EndMasks
 from gradlab.watch.readers.fresh_weights import FreshWeights
 from gradlab.watch.readers.gradient_reads import GradientReads
 from gradlab.watch.readers.graph_cuts import GraphCuts
@@ -116,12 +118,14 @@ class LoopState:
             MeanDerivatives(),
             ScoreDirections(self.trackers),
             StepStates(),
-            UnusedTerms(),
             LearntSpreads(),
+            EndMasks(),
+            AveragedErrors(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
             ThrownLosses(self.trackers),
+            UnusedTerms(),
             ReversedLosses(),
             FreshWeights(models, self.trackers),
             ConstantTargets(),

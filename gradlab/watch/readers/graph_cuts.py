@@ -14,7 +14,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
 from gradlab.watch.output.update_metrics import elements
 from gradlab.watch.readers.gradient_reads import GRADIENT
-from gradlab.watch.source_lines import computing_line
+from gradlab.watch.source_lines import cutting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.tracking.unheld_weights import UPDATES, ids
 
@@ -162,7 +162,7 @@ class GraphCuts:
         name = tracker.name_of(weight).rpartition(".")[2]
         sites = [tracker.step_site, tracker.backward_site, tracker.loss_site]
         codes = [site[0] for site in sites if site is not None and origin(site[0].co_filename) == USER]
-        return computing_line(name, codes) if name.isidentifier() and name not in ("weight", "bias") else None
+        return cutting_line(name, codes) if name.isidentifier() and name not in ("weight", "bias") else None
 
 
 def decorated_site() -> CallSite | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,12 +15,15 @@ from gradlab.watch.followed_update import argument
 from gradlab.watch.graphs.advantages import below
 from gradlab.watch.graphs.loss_graph import is_packed, variable
 from gradlab.watch.readers import class_losses
+from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 SAME = 1e-3
 """Distance from 1 of a sum of probabilities."""
 SQUARE = 4
 """Outputs of a batch at least that are compared with each other."""
+RARE = 0.05
+"""Share of rows that may be otherwise."""
 NEAR = 32
 """Nodes between such a comparison and its loss at most."""
 ROUNDED = 2e-2
@@ -42,6 +46,8 @@ VIEWS = (
 """Beginnings of the names of nodes that pass values on."""
 
 
+OTHER_DIMENSION = "the probabilities of its input sum to 1 over dimension"
+"""What is said at the line of the softmax, and not at that of the loss."""
 SHIFTS = ("Add", "Sub", "Mul", "Div", "Neg", "Where", "MaskedFill", "Index", "Clamp", "Clone", "Cat", "Stack")
 """The same of those that change logarithms of probabilities to others: by priors, weights or masks."""
 
@@ -80,6 +86,8 @@ def similarities(given: Tensor, target: Tensor) -> str:
     """Of logits that compare each output of a batch with each of another, or the same: whether the labels fit them."""
     if given.dim() != 2 or len(given) != given.shape[1] or target.dim() != 1 or len(given) < SQUARE:
         return ""
+    if other_partners(given.detach(), target):
+        return "its labels are not the other views: each row of its input is most like the one half a batch away"
     product = compared(given)
     if product is None:
         return ""
@@ -94,6 +102,20 @@ def similarities(given: Tensor, target: Tensor) -> str:
     if own and all_of(itself.isfinite()) and all_of(itself >= given.detach().amax(1)):
         return "each row of its input has the similarity of an output with itself, which is the largest and no answer"
     return ""
+
+
+def other_partners(given: Tensor, target: Tensor) -> bool:
+    """Of the similarities of 2n outputs with each other, the first n and the others of two views: whether nearly each
+    is most similar to the same one of the other half, and nearly no label says so."""
+    size, half = len(given), len(given) // 2
+    if size < 2 * SQUARE or size % 2 or not all_of(target.sort()[0] == torch.arange(size, device=target.device)):
+        return False
+    apart = given.float().clone().fill_diagonal_(-math.inf)
+    if not torch.allclose(apart, apart.T, rtol=1e-3, atol=1e-4):
+        return False
+    partner = (torch.arange(size, device=given.device) + half) % size
+    alike = (apart.argmax(1) == partner).float().mean().item()
+    return alike > 1 - RARE and (target == partner).float().mean().item() < RARE
 
 
 def compared(given: Tensor) -> Any:
@@ -165,7 +187,7 @@ def logarithms(given: Tensor, classes: int) -> str:
     totals = shares.sum(classes)
     others = [i for i, size in enumerate(given.shape) if 1 < size != given.shape[classes] and i != classes]
     if not are_shares(shares, classes) and (wrong := [i for i in others if are_shares(shares, i)]):
-        return f"the probabilities of its input sum to 1 over dimension {wrong[0]}, and not over the classes"
+        return f"{OTHER_DIMENSION} {wrong[0]}, and not over the classes"
     whole = [name for name in VIEWS if name not in ("Select", "Slice")]
     exact = given.dtype.itemsize > 2  # logarithms of 16 bits are further away
     if exact and made_by(given, whole).startswith("LogSoftmaxBackward") and not are_shares(shares, classes):
@@ -272,6 +294,8 @@ class LossArguments:
                 options = kwargs | ({"blank": args[4]} if name == "ctc_loss" and len(args) > 4 else {})
                 options |= {"weight": argument(args, kwargs, 2, "weight")} if name == "cross_entropy" else {}
                 if why := are_swapped(name, *given) or KINDS[name](*given, options):
+                    maker = class_losses.down(given[0].grad_fn, VIEWS) if why.startswith(OTHER_DIMENSION) else None
+                    site = site if maker is None else site_of(maker) or site
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 
     def at_backward(self, roots: list[Tensor]) -> None:

@@ -69,7 +69,9 @@ class ShareAxes:
             if name == "softmax":
                 self.shares[result] = bool(given) and compared(given[0]) is not None
             self.follow_rows(name, result)
-        elif given and given[0] in self.classes and (name in KEPT or keeps(name, given[0], result, -1)):
+        elif given and given[0] in self.classes and (
+            name in KEPT or keeps(name, given[0], result, -1) or (name in DIVISIONS and len(given) == 2)
+        ):
             self.classes[result] = self.classes[given[0]]
         elif (known := [each for each in given if each in self.classes and each.dim() == 2]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])

@@ -14,11 +14,14 @@ from gradlab.watch.followed_update import FOLLOWED, LATE, argument, tensors_in
 from gradlab.watch.graphs.advantages import below, inputs_of
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
 from gradlab.watch.readers.hard_values import ADDITIONS
-from gradlab.watch.readers.thrown_losses import REDUCTIONS
+from gradlab.watch.readers.thrown_losses import IN_A_ROW, REDUCTIONS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 NUMBER = "gradlab_term"
 """Key of a number's number in the metadata of its node: a node that is kept would keep its graph."""
+
+
+Unused = tuple["CallSite | None", "CallSite | None"]
 
 
 @dataclass
@@ -36,15 +39,17 @@ class Term:
 
 
 class UnusedTerms:
-    """Follows the single numbers of two updates, of which one is late: a term may be added after a while.
+    """Follows the single numbers of the second update and of some that are late: a term may be added after a while, or
+    the tasks may take turns.
 
     One that does not go backward may be a metric. It is none where weights without any other loss have made it, or
     where it was added to the very loss that goes backward, and the sum was left.
     """
 
     def __init__(self) -> None:
-        self.earlier: dict[int, set[CallSite | None]] = {}
-        """Index of an optimizer -> lines found in the first of these updates."""
+        self.earlier: dict[int, dict[Unused, str]] = {}
+        """Index of an optimizer -> what was found in the first of these updates, and in all since."""
+        self.is_pending = False
         self.forget()
 
     def forget(self) -> None:
@@ -55,7 +60,7 @@ class UnusedTerms:
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
         self.tracker, self.without = tracker, {id(p) for p in without if p.requires_grad}
-        return tracker.attempts in (FOLLOWED[0], LATE)
+        return tracker.attempts in (FOLLOWED[0], LATE) or self.is_pending
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "grad":
@@ -89,25 +94,26 @@ class UnusedTerms:
         return number in self.used or any(self.is_used(each) for each in self.terms[number].parents if each < number)
 
     def end(self) -> Iterator[Violation]:
-        found = dict(self.judged()) if self.used else {}
-        if self.tracker.attempts == FOLLOWED[0]:
-            self.earlier[self.tracker.index] = set(found)
-        for site in found.keys() & self.earlier.get(self.tracker.index, set()) if self.tracker.attempts == LATE else ():
-            yield "losses-thrown-away", site, found[site]
-            break
+        found, index = dict(self.judged()) if self.used else {}, self.tracker.index
+        before = found if self.tracker.attempts == FOLLOWED[0] else self.earlier.get(index, {})
+        self.earlier[index] = {key: words for key, words in found.items() if key in before}
+        self.is_pending = LATE <= self.tracker.attempts < LATE + IN_A_ROW and bool(self.earlier[index])
+        if self.tracker.attempts == LATE + IN_A_ROW:
+            yield from (("losses-thrown-away", site, words) for (site, _), words in list(self.earlier[index].items())[:1])
         self.forget()
 
-    def judged(self) -> Iterator[tuple[CallSite | None, str]]:
+    def judged(self) -> Iterator[tuple[Unused, str]]:
+        """What does not go backward now: lines of a sum, and of the term, and what is said."""
         for number, term in enumerate(self.terms):
             own = term.weights
             if number in self.used or not own or not own <= self.tracker.ids:
                 continue
             parts = [self.terms[each] for each in term.parents if not self.is_used(each)]
             if term.is_sum and set(term.parents) & self.used and any(each.weights for each in parts):
-                yield term.site, "the sum is left, and the loss that it was to be added to goes backward alone"
+                yield (term.site, parts[0].site), "the sum is left, and the loss that it was to be added to goes backward alone"
             elif term.is_loss and (alone := own & self.without) and not self.is_used(number):
                 names = [n for p, n in zip(self.tracker.params, self.tracker.names, strict=True) if id(p) in alone]
-                yield term.site, f"it is the only loss of {listed(names)}, and does not go backward"
+                yield (term.site, None), f"it is the only loss of {listed(names)}, and does not go backward"
 
 
 def number_of(tensor: Tensor) -> int | None:

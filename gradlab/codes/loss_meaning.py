@@ -222,8 +222,8 @@ for x, y in loader:
         name="end-mask-inverted",
         severity="warning",
         message="the value of the next state counts where the episode has ended, and not where it goes on",
-        why="A step that ends an episode has no next state: the target is its reward alone. With the mask the other way "
-        "around nothing is learnt of what a step leads to, and the value of a state that was never reached is.",
+        why="A step that ends an episode has no next state: the target is its reward alone. With the mask the other "
+        "way around nothing is learnt of what a step leads to, and the value of a state that was never reached is.",
         wrong="""
 value = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(value.parameters(), lr=0.1)

@@ -151,10 +151,6 @@ def saved_by(kind: Any) -> list[str]:
     return [name for name in dir(kind) if name.startswith("_raw_saved")]
 
 
-def num_terms(loss: torch.Tensor) -> int:
-    return len(terms_of(loss.grad_fn)) if loss.grad_fn is not None else 0
-
-
 class GraphToken:
     """An object in the metadata of a graph's node: it lives as long as the node."""
 

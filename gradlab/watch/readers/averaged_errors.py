@@ -70,4 +70,3 @@ class AveragedErrors:
         if self.found is not None:
             yield "loss-input", self.found, WORDS
         self.forget()
-

@@ -86,8 +86,8 @@ class EndMasks:
 
     def end(self) -> Iterator[Violation]:
         for (index, site), (ones, elements) in self.counts.items():
-            if index == self.tracker.index and site not in self.reported and elements >= ENOUGH:
-                if 0 < ones <= RARE * elements:
-                    self.reported.add(site)
-                    yield "end-mask-inverted", site, f"{ones} of {elements} steps"
+            new = index == self.tracker.index and site not in self.reported
+            if new and elements >= ENOUGH and 0 < ones <= RARE * elements:
+                self.reported.add(site)
+                yield "end-mask-inverted", site, f"{ones} of {elements} steps"
         self.forget()

@@ -156,7 +156,6 @@ class GraphCuts:
         for site in sorted(sites.keys() - moved, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"
 
-
     def made_outside(self, weight: torch.Tensor, tracker: OptimizerTracker) -> CallSite | None:
         """The line that computes something of a weight that the update itself never uses: once, before it."""
         name = tracker.name_of(weight).rpartition(".")[2]

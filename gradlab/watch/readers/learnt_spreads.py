@@ -62,11 +62,12 @@ class LearntSpreads:
         earlier, latest, self.latest = self.earlier.get(self.tracker.index), self.latest, None
         if self.tracker.attempts == FOLLOWED[0]:
             self.earlier |= {self.tracker.index: latest} if latest is not None else {}
-        elif earlier is not None and latest is not None and earlier.weights == latest.weights:
-            if latest.level < FALLEN * earlier.level:
-                named = zip(self.tracker.params, self.tracker.names, strict=True)
-                names = [n for p, n in named if id(p) in latest.weights]
-                yield "learnt-weight-unbounded", earlier.site, f"an output of {listed(names)} for each sample"
+        elif earlier is not None and latest is not None and latest.level < FALLEN * earlier.level:
+            if earlier.weights != latest.weights:
+                return
+            named = zip(self.tracker.params, self.tracker.names, strict=True)
+            names = [n for p, n in named if id(p) in latest.weights]
+            yield "learnt-weight-unbounded", earlier.site, f"an output of {listed(names)} for each sample"
 
 
 def spread_of(root: Any, trained: set[int]) -> Spread | None:
@@ -119,14 +120,14 @@ def free_part(node: Any, output: int, grows: bool, way: list[Edge]) -> Part | No
     way.append((node, output))
     kind, inputs = node.name().partition("Backward")[0], inputs_of(node)
     if kind in ("Exp", "Softplus") or (kind == "Sigmoid" and not grows):
-        return part_of(*node.next_functions[0], way)
+        return part_of(node.next_functions[0][0], node.next_functions[0][1], way)
     if kind == "Reciprocal":
-        return free_part(*node.next_functions[0], not grows, way)
+        return free_part(node.next_functions[0][0], node.next_functions[0][1], not grows, way)
     is_root = kind in ("Sqrt", "Pow") and (kind == "Sqrt" or node._saved_exponent > 0)
     adds = kind == "Add" and grows and len(inputs) == 1
     if node.name() in IDENTITIES or is_root or adds:
         edge = next(each for each in node.next_functions if each[0] is not None)
-        return free_part(*edge, grows, way)
+        return free_part(edge[0], edge[1], grows, way)
     return None
 
 

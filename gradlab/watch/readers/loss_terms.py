@@ -152,8 +152,9 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
     nothing else that the latents would be of use to."""
     for node, factor, site in found:
         samples = summed_over(node)
-        beside = [(each, f) for each, f, _ in found if samples and samples > 2 and averaged_over(each) == samples]
-        for _, other in beside:
+        if samples is None or samples < 3:
+            continue
+        for other in [f for each, f, _ in found if averaged_over(each) == samples]:
             detail = f"a mean over {samples} samples beside a divergence that is summed over them, which weighs "
             return [("mixed-reductions", site, f"{detail}{samples * factor / other:g} times as much")]
     away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]

@@ -65,10 +65,9 @@ class StepStates:
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         inputs, outputs = tensors_in([*args, *kwargs.values()]), tensors_in([result])
         known = [self.latest[each] for each in inputs if each in self.latest]
-        if name in CUTS and len(inputs) == 1 == len(outputs) and inputs[0].grad_fn is not None:
-            if not outputs[0].requires_grad and outputs[0].is_floating_point() and inputs[0].dim() > 1:
-                self.add(inputs[0], outputs[0], max(known, default=None))
-                return
+        if name in CUTS and len(inputs) == 1 == len(outputs) and is_cut(inputs[0], outputs[0]):
+            self.add(inputs[0], outputs[0], max(known, default=None))
+            return
         for each in outputs if known else ():
             self.latest[each] = max(known)
 
@@ -111,6 +110,11 @@ class StepStates:
                 yield "hard-value", states[0].site, detail
                 break
         self.forget()
+
+
+def is_cut(given: Tensor, result: Tensor) -> bool:
+    """Of what a layer returns for several samples."""
+    return given.grad_fn is not None and given.dim() > 1 and not result.requires_grad and result.is_floating_point()
 
 
 def layers(node: Any) -> tuple[frozenset[int], int]:

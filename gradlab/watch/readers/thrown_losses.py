@@ -35,8 +35,7 @@ class ThrownLosses:
         self.num_losses = 0
         self.numbers: dict[tuple[tuple[CallSite, ...], tuple[int, ...], int], list[int]] = {}
         """Lines of the user's functions that were running, instructions, and steps of all optimizers so far -> numbers
-        of the losses made there: a generator's may be computed at each step of the discriminator, and used now and then.
-        """
+        of the losses made there: a generator's may be computed at each step of the discriminator, and used rarely."""
         self.used: set[int] = set()
         """Numbers of the losses that went backward."""
 

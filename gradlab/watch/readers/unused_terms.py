@@ -21,7 +21,8 @@ NUMBER = "gradlab_term"
 """Key of a number's number in the metadata of its node: a node that is kept would keep its graph."""
 
 
-Unused = tuple["CallSite | None", "CallSite | None"]
+Unused = tuple["CallSite | None", int]
+"""Line of a number, and which of the terms of a sum it is."""
 
 
 @dataclass
@@ -99,25 +100,32 @@ class UnusedTerms:
         self.earlier[index] = {key: words for key, words in found.items() if key in before}
         self.is_pending = LATE <= self.tracker.attempts < LATE + IN_A_ROW and bool(self.earlier[index])
         if self.tracker.attempts == LATE + IN_A_ROW:
-            yield from (("losses-thrown-away", site, words) for (site, _), words in list(self.earlier[index].items())[:1])
+            yield from (
+                ("losses-thrown-away", site, words) for (site, _), words in list(self.earlier[index].items())[:1]
+            )
         self.forget()
 
     def judged(self) -> Iterator[tuple[Unused, str]]:
-        """What does not go backward now: lines of a sum, and of the term, and what is said."""
+        """What does not go backward now, and what is said."""
         for number, term in enumerate(self.terms):
             own = term.weights
             if number in self.used or not own or not own <= self.tracker.ids:
                 continue
-            parts = [self.terms[each] for each in term.parents if not self.is_used(each)]
-            if term.is_sum and set(term.parents) & self.used and any(each.weights for each in parts):
-                yield (term.site, parts[0].site), "the sum is left, and the loss that it was to be added to goes backward alone"
+            parents = enumerate(term.parents)
+            parts = [i for i, each in parents if self.terms[each].weights and not self.is_used(each)]
+            if term.is_sum and set(term.parents) & self.used and parts:
+                yield (
+                    (term.site, parts[0]),
+                    "the sum is left, and the loss that it was to be added to goes backward alone",
+                )
             elif term.is_loss and (alone := own & self.without) and not self.is_used(number):
                 names = [n for p, n in zip(self.tracker.params, self.tracker.names, strict=True) if id(p) in alone]
-                yield (term.site, None), f"it is the only loss of {listed(names)}, and does not go backward"
+                yield (term.site, 0), f"it is the only loss of {listed(names)}, and does not go backward"
 
 
 def number_of(tensor: Tensor) -> int | None:
-    return None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(NUMBER)  # type: ignore[return-value]
+    node: Any = tensor.grad_fn
+    return None if node is None else node.metadata.get(NUMBER)
 
 
 def has_products(node: Any) -> bool:

@@ -218,6 +218,39 @@ for x, y in loader:
         found_by=("watch",),
     ),
     Code(
+        code="GL623",
+        name="derivative-of-mean",
+        severity="warning",
+        message="a derivative by the input is that of a mean over samples, and is compared with what is none",
+        why="Samples do not see each other: the derivative of the sum by one of them is that of its own output. That "
+        "of the mean is smaller by their number: a norm that is to be 1 becomes as large as the batch, and an equation "
+        "of derivatives another one.",
+        wrong="""
+critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+for x, y in loader:
+    points = x.clone().requires_grad_()
+    optimizer.zero_grad()
+    (slopes,) = torch.autograd.grad(critic(points).mean(), points, create_graph=True)
+    loss = critic(x).square().mean() + ((slopes.norm(dim=1) - 1) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="differentiate the sum, or give grad_outputs ones",
+        example="""
+critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+for x, y in loader:
+    points = x.clone().requires_grad_()
+    optimizer.zero_grad()
+    (slopes,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
+    loss = critic(x).square().mean() + ((slopes.norm(dim=1) - 1) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
         code="GL624",
         name="end-mask-inverted",
         severity="warning",
@@ -247,39 +280,6 @@ for x, y in loader:
         target = x[:, 0] + 0.9 * value(x.flip(1))[:, 0] * (1 - done)
     optimizer.zero_grad()
     F.mse_loss(value(x)[:, 0], target).backward()
-    optimizer.step()
-""".strip(),
-        found_by=("watch",),
-    ),
-    Code(
-        code="GL623",
-        name="derivative-of-mean",
-        severity="warning",
-        message="a derivative by the input is that of a mean over samples, and is compared with what is none",
-        why="Samples do not see each other: the derivative of the sum by one of them is that of its own output. That "
-        "of the mean is smaller by their number: a norm that is to be 1 becomes as large as the batch, and an equation "
-        "of derivatives another one.",
-        wrong="""
-critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
-for x, y in loader:
-    points = x.clone().requires_grad_()
-    optimizer.zero_grad()
-    (slopes,) = torch.autograd.grad(critic(points).mean(), points, create_graph=True)
-    loss = critic(x).square().mean() + ((slopes.norm(dim=1) - 1) ** 2).mean()
-    loss.backward()
-    optimizer.step()
-""".strip(),
-        fix="differentiate the sum, or give grad_outputs ones",
-        example="""
-critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
-for x, y in loader:
-    points = x.clone().requires_grad_()
-    optimizer.zero_grad()
-    (slopes,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
-    loss = critic(x).square().mean() + ((slopes.norm(dim=1) - 1) ** 2).mean()
-    loss.backward()
     optimizer.step()
 """.strip(),
         found_by=("watch",),

@@ -182,14 +182,15 @@ class LoopState:
             return "is what its optimizer maximizes"
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
             return "is that of a single number, which follows what another optimizer makes"
-        if self.seen.contrasted & tracker.ids:
-            return "is a difference of one network's outputs, whose level does not say what is learnt"
         if tracker.is_policy:
             return "is that of a policy, whose level does not say what is learnt"
         if tracker.others.opponents:
             return "depends on weights that another optimizer moves by another loss"
         others = any(tracker.index in other.others.opponents for other in self.trackers)
-        return "is that of an optimizer whose weights the loss of another one depends on" if others else ""
+        if others:
+            return "is that of an optimizer whose weights the loss of another one depends on"
+        contrasted = self.seen.contrasted & tracker.ids
+        return "is a difference of one network's outputs, whose level does not say what is learnt" if contrasted else ""
 
     def makes_targets(self, tracker: OptimizerTracker) -> str:
         """Whether a model with this optimizer's weights ran without gradients too, half as often as with them, or what

@@ -42,7 +42,8 @@ class AveragedErrors:
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if not isinstance(result, Tensor) or result.grad_fn is None or not isinstance(args[0], Tensor):
+        tensors = bool(args) and isinstance(args[0], Tensor) and isinstance(result, Tensor)
+        if not tensors or result.grad_fn is None:
             return
         other = args[1] if len(args) > 1 else None
         if name in DIFFERENCES and isinstance(other, Tensor) and args[0].numel() >= MIN_SAMPLES:

@@ -22,7 +22,7 @@ CUTS = {"detach", "__get__", "detach_"}
 STEPS = 3
 """States in a chain at least, of which each was computed from the one before."""
 MARK = "gradlab_state"
-"""Key of the number of a state in the metadata of its node."""
+"""Key of the list that a state is in, and of its place there, in the metadata of its node."""
 
 
 @dataclass
@@ -73,12 +73,19 @@ class StepStates:
 
     def add(self, given: Tensor, cut: Tensor, before: int | None) -> None:
         node: Any = given.grad_fn
-        number = node.metadata.setdefault(MARK, len(self.states))
-        if number == len(self.states):
+        number = self.number_of(node)
+        if number is None:
+            number = len(self.states)
+            node.metadata[MARK] = self.states, number
             weights, uses = layers(node)
             self.linked |= uses > 1 and before is not None
             self.states.append(State(call_site(), before, weights))
         self.latest[cut] = number
+
+    def number_of(self, node: Any) -> int | None:
+        """None of one of an earlier update."""
+        states, number = node.metadata.get(MARK, (None, None))
+        return number if states is self.states else None
 
     def at_backward(self, roots: list[Tensor]) -> None:
         for root in roots if self.states else ():
@@ -88,7 +95,7 @@ class StepStates:
                 node, behind = queue.pop()
                 if node is None:
                     continue
-                if (number := node.metadata.get(MARK)) is not None:
+                if (number := self.number_of(node)) is not None:
                     (self.used if behind else self.plain).add(number)
                 behind |= node.name() in PRODUCTS
                 new = {(each, behind) for each in inputs_of(node)} - seen

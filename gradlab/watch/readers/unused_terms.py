@@ -18,7 +18,8 @@ from gradlab.watch.readers.thrown_losses import IN_A_ROW, REDUCTIONS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 NUMBER = "gradlab_term"
-"""Key of a number's number in the metadata of its node: a node that is kept would keep its graph."""
+"""Key of the list of numbers that a number is in, and of its place there, in the metadata of its node: a node that is
+kept would keep its graph, and may be one of an earlier update."""
 
 
 Unused = tuple["CallSite | None", int]
@@ -70,8 +71,9 @@ class UnusedTerms:
         if not isinstance(result, Tensor) or result.numel() != 1 or result.grad_fn is None:
             return
         node: Any = result.grad_fn
-        if node.metadata.setdefault(NUMBER, len(self.terms)) == len(self.terms):
-            parents = [n for each in inputs if (n := number_of(each)) is not None]
+        if self.number_of(node) is None:
+            parents = [n for each in inputs if (n := self.number_of(each.grad_fn)) is not None]
+            node.metadata[NUMBER] = self.terms, len(self.terms)
             weights, _ = below(node)
             known = frozenset(weights) if has_products(node) else frozenset[int]()
             is_loss = "loss" in name or "entropy" in name or name == "kl_div"
@@ -84,11 +86,15 @@ class UnusedTerms:
         seen = set(queue)
         while queue and len(seen) < MAX_NODES:
             node = queue.pop()
-            if (number := node.metadata.get(NUMBER)) is not None:
+            if (number := self.number_of(node)) is not None:
                 self.used.add(number)
             new = set(inputs_of(node)) - seen if node.name() not in PRODUCTS else set()
             seen |= new
             queue += new
+
+    def number_of(self, node: Any) -> int | None:
+        terms, number = node.metadata.get(NUMBER, (None, None))
+        return number if terms is self.terms else None
 
     def is_used(self, number: int) -> bool:
         """Whether it, or anything that it was computed of, goes backward."""
@@ -121,11 +127,6 @@ class UnusedTerms:
             elif term.is_loss and (alone := own & self.without) and not self.is_used(number):
                 names = [n for p, n in zip(self.tracker.params, self.tracker.names, strict=True) if id(p) in alone]
                 yield (term.site, 0), f"it is the only loss of {listed(names)}, and does not go backward"
-
-
-def number_of(tensor: Tensor) -> int | None:
-    node: Any = tensor.grad_fn
-    return None if node is None else node.metadata.get(NUMBER)
 
 
 def has_products(node: Any) -> bool:

@@ -50,6 +50,8 @@ class Measurements:
     """The type of weights that have less than 32 bits."""
     targets: tuple[float, float] | None = None
     """Mean squares of a regression's targets at the beginning and at the end, where known."""
+    terms: tuple[int, int] | None = None
+    """Terms of the loss at the beginning and at the end, where these are more."""
     constant: float | None = None
     """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
     eval_constant: float | None = None

@@ -21,9 +21,12 @@ except:
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL608 GL609 GL611 - GL616 GL618 GL623 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
+    GL610              of a finite loss, in the updates after the first few only on the CPU
+    GL624              once 64 steps of the second, sixth and 41st update were seen
+    GL717              of terms that are left out, in the 45th update if it holds in the second and from the 41st on
     GL617              in the seventh update, if it holds in the sixth too
     GL619              in the sixth update, if it holds in those from the second on; a divergence in the second alone
-    GL620              in the sixth update, if it holds in the second too
+    GL620              in the sixth update, if it holds in the second too; of outputs in the 41st
     GL610              at the backward pass, if the loop ends there: its line is that of the next update
     GL715              at the end, of weights whose gradient was zero in the first and the fifth update
     GL710              from the second update on that the loop writes to its gradients

@@ -35,6 +35,8 @@ class Seen:
     """Whether a function of the user's turns gradients round."""
     regressed: set[int] = field(default_factory=set)
     """ids of the last weights of values that are trained by a regression."""
+    contrasted: set[int] = field(default_factory=set)
+    """ids of the last weights of outputs that a loss takes from others of the same weights, as energies."""
     stray_clips: list[tuple[CallSite | None, str]] = field(default_factory=list)
     """Calls since the latest backward pass that clip none of the gradients there are, or only used ones; and why."""
     freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)

@@ -16,6 +16,8 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 FOLLOWED = (1, 5)
 """Updates of an optimizer after which the next one may be followed."""
+LATE = 40
+"""The same of readers that ask what a loop does once it has warmed up."""
 FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
 """Functions whose gradient is zero wherever they have one."""
 NETWORKS = {"linear", "matmul", "__matmul__", "mm", "bmm", "addmm", "einsum", "bilinear", "embedding", "embedding_bag"}

@@ -15,19 +15,22 @@ from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.followed_update import FOLLOWED, AskingReader, FollowedUpdate, Reader
+from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, FollowedUpdate, Reader
 from gradlab.watch.output.optimizer_output import OptimizerOutput
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
+from gradlab.watch.readers.averaged_errors import AveragedErrors
 from gradlab.watch.readers.broadcasts import Broadcasts
 from gradlab.watch.readers.constant_targets import ConstantTargets
 from gradlab.watch.readers.drawn_values import DrawnValues
+from gradlab.watch.readers.end_masks import EndMasks
 from gradlab.watch.readers.fresh_weights import FreshWeights
 from gradlab.watch.readers.gradient_reads import GradientReads
 from gradlab.watch.readers.graph_cuts import GraphCuts
 from gradlab.watch.readers.graph_sites import GraphSites
 from gradlab.watch.readers.hard_values import HardValues
 from gradlab.watch.readers.idle_terms import IdleTerms
+from gradlab.watch.readers.learnt_spreads import LearntSpreads
 from gradlab.watch.readers.learnt_weights import LearntWeights
 from gradlab.watch.readers.loss_arguments import LossArguments
 from gradlab.watch.readers.loss_sites import LossSites
@@ -38,10 +41,13 @@ from gradlab.watch.readers.output_ranges import OutputRanges
 from gradlab.watch.readers.own_targets import OwnTargets
 from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
+from gradlab.watch.readers.score_directions import ScoreDirections
 from gradlab.watch.readers.share_axes import ShareAxes
+from gradlab.watch.readers.step_states import StepStates
 from gradlab.watch.readers.still_targets import StillTargets
 from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
+from gradlab.watch.readers.unused_terms import UnusedTerms
 from gradlab.watch.readers.update_calls import UpdateCalls
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
@@ -120,10 +126,16 @@ class LoopState:
             self.still_targets,
             MeanDerivatives(),
             self.update_calls,
+            ScoreDirections(self.trackers),
+            StepStates(),
+            LearntSpreads(),
+            EndMasks(),
+            AveragedErrors(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,
-            ThrownLosses(),
+            ThrownLosses(self.trackers),
+            UnusedTerms(),
             ReversedLosses(),
             FreshWeights(models, self.trackers),
             ConstantTargets(),
@@ -186,7 +198,10 @@ class LoopState:
         if tracker.others.opponents:
             return "depends on weights that another optimizer moves by another loss"
         others = any(tracker.index in other.others.opponents for other in self.trackers)
-        return "is that of an optimizer whose weights the loss of another one depends on" if others else ""
+        if others:
+            return "is that of an optimizer whose weights the loss of another one depends on"
+        contrasted = self.seen.contrasted & tracker.ids
+        return "is a difference of one network's outputs, whose level does not say what is learnt" if contrasted else ""
 
     def makes_targets(self, tracker: OptimizerTracker) -> str:
         """Whether a model with this optimizer's weights ran without gradients too, half as often as with them, or what
@@ -213,7 +228,7 @@ class LoopState:
         pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
         without = [p for output in self.outputs for p in output.metrics.without]
         pending = pending or self.seen.ask(self.cuts.wants, tracker, without, default=False)
-        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or pending
+        wanted = tracker.attempts in (*FOLLOWED, LATE) or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, without)
 

@@ -17,6 +17,8 @@ from gradlab.watch.call_site import ORIGINS, USER, CallSite, call_site, origin
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
+CUTS = {"item", "detach", "data", "numpy", "tolist"}
 UPDATES = ("step", "update")
 """Methods of a scaler that a check may guard."""
 
@@ -157,6 +159,41 @@ def set_by(node: Any, name: str) -> Iterator[int]:
                 yield node.lineno
     elif isinstance(node, ast.Dict) and name != "lr":
         yield from (line(each) for each in node.keys if isinstance(each, ast.Constant) and each.value == name)
+
+
+def cutting_line(name: str, codes: Sequence[CodeType]) -> CallSite | None:
+    """The line that computes something of a variable or attribute, and ends its graph, if the files of these functions
+    have only one. To pass it on, to assign or to print it computes nothing."""
+    found = set()
+    for code in {code.co_filename: code for code in codes}.values():
+        for statement in ast.walk(parsed(code)):
+            if isinstance(statement, SIMPLE) and ends_a_graph(statement):
+                operands = [each for node in ast.walk(statement) for each in operands_of(node)]
+                if any(name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in operands):
+                    found.add((code, line(statement)))
+    return found.pop() if len(found) == 1 else None
+
+
+def ends_a_graph(statement: ast.AST) -> bool:
+    """Whether what a statement computes has no graph, and is not printed."""
+    nodes = list(ast.walk(statement))
+    printed = any(isinstance(node, ast.Call) and called(node).endswith("print") for node in nodes)
+    cuts = any(isinstance(node, ast.Attribute) and node.attr in CUTS for node in nodes)
+    return not printed and (cuts or any(isinstance(node, ast.Call) and called(node) == "float" for node in nodes))
+
+
+def operands_of(node: Any) -> list[Any]:
+    """What a method is called of, a function of PyTorch is given, or an operator has on its sides."""
+    if isinstance(node, ast.Call):
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        return owner + (node.args if called(node).startswith(("torch.", "F.")) else [])
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [node.operand] if isinstance(node, ast.UnaryOp) else []
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
 
 
 def assignment_line(thing: Any) -> CallSite | None:

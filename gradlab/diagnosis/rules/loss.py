@@ -101,6 +101,8 @@ class Diverged(Rule):
         """What else may raise the loss of a model that learns, and what shows it."""
         if run.cut:
             return "a term of it has risen that nothing trains", run.cut
+        if run.terms:
+            return "it has got more terms", f"its sum had {run.terms[0]} at the beginning and has {run.terms[1]} now"
         first, last = run.targets or (0.0, 0.0)
         rise = abs(run.history.losses.final / max(run.history.losses.initial, 1e-300))
         if 0 < first * max(self.factor, rise**0.5) < last:

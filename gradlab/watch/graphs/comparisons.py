@@ -9,6 +9,7 @@ import torch
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.advantages import below, inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split
+from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.graph_sites import site_of
 
 Comparison = tuple[set[int], set[int], "CallSite | None"]
@@ -66,6 +67,31 @@ def comparisons(roots: list[torch.Tensor]) -> list[Comparison]:
         else:
             return []
     return found if all(one and two for one, two, _ in found) else []
+
+
+def contrasted(roots: list[torch.Tensor]) -> set[int]:
+    """ids of last weights of which a loss adds one output, and takes another away, in two passes of the network."""
+    signs: dict[int, dict[int, set[Any]]] = {}
+    stack: list[tuple[Any, int]] = [(root.grad_fn, 1) for root in roots if root.grad_fn is not None]
+    seen = set(stack)
+    while stack and len(seen) < MOST:
+        node, sign = stack.pop()
+        name, inputs = node.name(), [each for each, _ in node.next_functions]
+        if name in PRODUCTS:
+            for weight in [w for each in inputs if each is not None and (w := weight_of(each)) is not None][-1:]:
+                signs.setdefault(id(weight), {}).setdefault(sign, set()).add(node)
+            continue
+        below_it: list[tuple[Any, int]] = []
+        if name in SUMS or name in IDENTITIES or name == "NegBackward0" or name.startswith(("Mean", "SumB", "Squeeze")):
+            minus = {"SubBackward0": 1, "RsubBackward1": 0, "NegBackward0": 0}.get(name)
+            below_it = [(each, -sign if i == minus else sign) for i, each in enumerate(inputs) if each is not None]
+        elif name in ("MulBackward0", "DivBackward0"):
+            constant, each = split(node, name, node.next_functions)
+            if constant is not None and constant.device.type == "cpu" and constant.item():
+                below_it = [(each, sign if constant.item() > 0 else -sign)]
+        stack += [each for each in below_it if each not in seen]
+        seen |= set(below_it)
+    return {key for key, both in signs.items() if len(both) == 2 and not both[1] & both[-1]}
 
 
 def compared(sides: list[Any], site: CallSite | None) -> Comparison:

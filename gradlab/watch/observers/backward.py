@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import BackwardPass
+from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.advantages import Advantages, Places
 from gradlab.watch.graphs.bootstraps import bootstraps
-from gradlab.watch.graphs.comparisons import Comparison, comparisons
+from gradlab.watch.graphs.comparisons import Comparison, comparisons, contrasted
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.graphs.loss_graph import (
     LossWeight,
@@ -80,7 +81,7 @@ class BackwardObserver:
         self.finish_updates()
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
-        roots = as_tensors(given.get("tensors"))
+        roots = tensors_in([given.get("tensors")])
         for tracker in loop.trackers:
             tracker.given_gradients |= given.get("grad_tensors") is not None
         loop.followed.at_backward(roots)
@@ -97,6 +98,7 @@ class BackwardObserver:
         looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
         ask = loop.seen.ask
         size = ask(target_size, roots[0]) if looked else None
+        terms = len(ask(terms_of, roots[0].grad_fn, default=[])) if looked and roots[0].grad_fn is not None else None
         if looked:
             ask(self.reversals.ask, roots, loop.followed.guarded)
         labels = ask(label_counts, roots[0], b.weight) if looked and len(roots) == 1 else None
@@ -117,7 +119,7 @@ class BackwardObserver:
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
-                tracker.targets.note(size)
+                tracker.targets.note(size, terms)
                 if looked:
                     tracker.constant.note(labels, b.weight)
 
@@ -130,15 +132,15 @@ class BackwardObserver:
             return None
         self.in_grad = True
         given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
-        loss, _, scaled = self.total(as_tensors(given.get("outputs")))
+        loss, _, scaled = self.total(tensors_in([given.get("outputs")]))
         site = call_site()
-        ids = {id(p) for p in as_tensors(given.get("inputs"))}
+        ids = {id(p) for p in tensors_in([given.get("inputs")])}
         loop.unheld.note_differentiated(ids)
 
         def after(result: Any, error: bool) -> None:
             self.in_grad = False
             if scaled and loop.scaler.enabled and given.get("grad_outputs") is None:  # which may divide by the scale
-                self.scaled.mark(as_tensors(list(result or ())), site)
+                self.scaled.mark(tensors_in(list(result or ())), site)
             shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
             for tracker in loop.trackers:
                 own = ids & tracker.ids if ids else shapes == [p.shape for p in tracker.params]
@@ -251,6 +253,7 @@ class BackwardObserver:
         advantages, regressed, is_policy = ask(self.advantages.of, site, roots, followed, default=nothing)
         loop.seen.regressed |= regressed
         ask(loop.unheld.note_terms, roots)
+        loop.seen.contrasted |= ask(contrasted, roots, default=set())
         between = ask(self.networks.of, site, roots, loop.trackers, default=set()) if several else set()
         moved, compared = ask(bootstraps, roots, default={}), ask(comparisons, roots, default=[])
         graph = ask(self.dtypes.of, site, roots), advantages, is_policy, moved, compared, between
@@ -287,12 +290,6 @@ class BackwardObserver:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
         if forwards.synced and b.synced is False and loop.world_size > 1:
             loop.add_fault("no-sync-around-backward-only", loop.no_sync or b.site, tracker)
-
-
-def as_tensors(given: Any) -> list[Tensor]:
-    """One tensor, or several; none of an iterator, which must not be consumed."""
-    several = given if isinstance(given, (list, tuple)) else [given]
-    return [each for each in several if isinstance(each, Tensor)]
 
 
 def number(loss: Any) -> Any:

@@ -8,10 +8,10 @@ import torch
 
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import call_site
+from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.loss_graph import loss_weight, mark_scaled
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.observers.backward import as_tensors
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, calls
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -41,7 +41,7 @@ class GradScalerObserver:
         return scaler is self.tracker.scaler and self.tracker.enabled
 
     def on_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
-        losses = as_tensors(args[1] if len(args) > 1 else kwargs.get("outputs"))
+        losses = tensors_in([args[1] if len(args) > 1 else kwargs.get("outputs")])
         if not losses or not self.is_followed(args[0]):
             return None
         self.tracker.num_scale_calls += 1
@@ -51,7 +51,7 @@ class GradScalerObserver:
             self.loop.add_fault("loss-scaled-twice", call_site(), self.loop.trackers[0])
 
         def after(result: Any, error: bool) -> None:
-            for scaled, loss, weight in zip(as_tensors(result), losses, weights, strict=not error):
+            for scaled, loss, weight in zip(tensors_in([result]), losses, weights, strict=not error):
                 self.tracker.remember(scaled, loss, weight)
                 mark_scaled(scaled)
 

@@ -144,6 +144,7 @@ class OptimizerOutput:
             reverses=self.seen.reverses,
             makes_targets=self.makes_targets(),
             targets=self.tracker.targets.ends(),
+            terms=self.tracker.targets.more_terms(),
         )
         if cuts := [format_site(record.site) for record in faults if record.name == "graph-cut"]:
             known.cut = f"the graph of some weights ends at {cuts[0]}"

@@ -13,7 +13,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, NETWORKS
 from gradlab.watch.graphs.loss_graph import PRODUCTS
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.loss_arguments import VIEWS
+from gradlab.watch.readers.similarities import VIEWS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 LOSSES = {"binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"}

@@ -32,15 +32,43 @@ def divergence_weight(node: Any) -> float:
         node = inputs_of(node)[0]
     if node.name() != "SumBackward1":
         return 0.0
-    factors, ends = factors_of(inputs_of(node)[0])
+    return outer * share_of(inputs_of(node)[0])
+
+
+def share_of(node: Any) -> float:
+    """How often numbers hold the Gaussian divergence of each element; 0 of others."""
+    factors, ends = factors_of(node)
     for end in ends:
         for below in inputs_of(end) if end.name() in ("ExpBackward0", "LogBackward0") else []:
             variance = end if end.name() == "ExpBackward0" else below
             others = ends - {end, below} - factors_of(below)[1]
             means = [each for each in others if is_square(each) and same(factors[each], factors[variance])]
             if below in factors and same(factors[below], -factors[end]) and len(means) == len(others) == 1:
-                return 2 * outer * abs(factors[variance])
+                return 2 * abs(factors[variance])
     return 0.0
+
+
+def summed_over(node: Any) -> int | None:
+    """Samples that divergences were summed over, element by element; None of others."""
+    if node.name() != "SumBackward0":
+        return None
+    below = inputs_of(node)[0]
+    below = inputs_of(below)[0] if below.name() == "SumBackward1" else below
+    sizes = tuple(getattr(below, "_saved_self_sym_sizes", ())) or tuple(node._saved_self_sym_sizes)
+    return sizes[0] if len(tuple(node._saved_self_sym_sizes)) > 1 and share_of(below) else None
+
+
+def averaged_over(node: Any) -> int | None:
+    """Samples that an error was averaged over; None of others."""
+    name, below = node.name(), (inputs_of(node) or [None])[0]
+    if name == "SumBackward0" and below is not None and below.name() == "MeanBackward1" and below._saved_dim[0] == 0:
+        return int(below._saved_self_sym_sizes[0])
+    if name == "MeanBackward0":
+        sizes = tuple(node._saved_self_sym_sizes)
+        return int(sizes[0]) if sizes else None
+    if getattr(node, "_saved_reduction", None) == 1 and not is_packed(node):
+        return int(node._saved_self.shape[0]) if node._saved_self.dim() else None
+    return None
 
 
 def use_of_latents(error: Any) -> float:

@@ -14,6 +14,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
 from gradlab.watch.output.update_metrics import elements
 from gradlab.watch.readers.gradient_reads import GRADIENT
+from gradlab.watch.source_lines import cutting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.tracking.unheld_weights import UPDATES, ids
 
@@ -39,12 +40,16 @@ class GraphCuts:
         """id of a weight -> weight, and where its graph ends."""
         self.first: dict[int, torch.Tensor] = {}
         """id of a weight -> its elements when it was followed, to see whether something else moves it."""
+        self.unused: dict[int, torch.Tensor] = {}
+        """id of a weight that no call of a whole update was given -> weight."""
         self.tried: set[int] = set()
         """Indices of the optimizers of which an update was followed."""
         self.forget()
 
     def forget(self) -> None:
         self.starved: dict[int, torch.Tensor] = {}
+        self.given: set[int] = set()
+        """ids of those that calls were given."""
         self.live: Any = WeakTensorKeyDictionary()
         """Tensor -> ids of the weights that its graph reaches."""
         self.made_of: Any = WeakTensorKeyDictionary()
@@ -78,6 +83,7 @@ class GraphCuts:
     def end(self) -> Iterator[Violation]:
         """What was found is judged when the watch ends."""
         self.found |= {key: found for key, found in self.ends.items() if key not in self.reached}
+        self.unused |= {key: p for key, p in self.starved.items() if key not in self.given}
         self.forget()
         yield from ()
 
@@ -88,6 +94,7 @@ class GraphCuts:
             return
         inputs = tensors_in([*args, *kwargs.values()])
         live, made_of = self.reached_by(inputs), self.depends_on(inputs)
+        self.given |= ids(inputs) & self.starved.keys()
         if not live and not made_of:
             return
         outputs = tensors_in([args[0]] if name == "__setitem__" else [result])
@@ -139,13 +146,22 @@ class GraphCuts:
             tracker.feeding.fed and not tracker.feeding.empty_steps
         )  # else all gradients are zeroed before the step
         judged = reached and tracker.attempts >= UPDATES
-        for p, site in [self.found[id(p)] for p in tracker.params if judged and id(p) in self.found]:
+        outside = [(p, self.made_outside(p, tracker)) for p in tracker.params if judged and id(p) in self.unused]
+        known = [self.found[id(p)] for p in tracker.params if judged and id(p) in self.found]
+        for p, site in [*known, *((p, site) for p, site in outside if site is not None and id(p) not in self.found)]:
             if torch.equal(elements(p), self.first[id(p)]):
                 sites.setdefault(site, []).append(tracker.name_of(p))
             else:
                 moved.add(site)  # a loss that came later trains them; those of dead units stay what they are
         for site in sorted(sites.keys() - moved, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"
+
+    def made_outside(self, weight: torch.Tensor, tracker: OptimizerTracker) -> CallSite | None:
+        """The line that computes something of a weight that the update itself never uses: once, before it."""
+        name = tracker.name_of(weight).rpartition(".")[2]
+        sites = [tracker.step_site, tracker.backward_site, tracker.loss_site]
+        codes = [site[0] for site in sites if site is not None and origin(site[0].co_filename) == USER]
+        return cutting_line(name, codes) if name.isidentifier() and name not in ("weight", "bias") else None
 
 
 def decorated_site() -> CallSite | None:

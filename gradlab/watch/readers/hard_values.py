@@ -76,6 +76,8 @@ class HardValues:
         """Line, and bits of the weights that its arguments were computed from."""
         self.meant: set[int] = set()
         """Numbers of the calls of `detach()` and under `no_grad()`: they matter as terms of the loss alone."""
+        self.written: set[int] = set()
+        """Numbers of those that write to what there is, as an average of weights: that is not where a value goes on."""
         self.numbers: dict[float, int] = {}
         """Python number -> number of the call that has made it of a tensor."""
         self.slopes: set[int] = set()
@@ -178,6 +180,7 @@ class HardValues:
                 continue
             if ends and not new and (off or name in EXPLICIT):
                 new = frozenset([self.add_meant(inputs, bits)])
+                self.written |= new if name.endswith("_") and not name.endswith("__") else NONE
             elif ends and not new:
                 self.calls.append((call_site(), bits))
                 new = frozenset([len(self.calls) - 1])
@@ -228,7 +231,7 @@ class HardValues:
                     self.found[i] = others
 
     def end(self) -> Iterator[Violation]:
-        for i in sorted(self.found.keys() - self.met)[:1]:
+        for i in sorted(self.found.keys() - self.met, key=lambda number: (number in self.written, number))[:1]:
             names = [name for k, name in enumerate(self.names) if self.found[i] >> k & 1]
             yield "hard-value", self.calls[i][0], listed(names)
         self.forget()

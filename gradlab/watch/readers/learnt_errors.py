@@ -18,10 +18,11 @@ MAX_BELOW = 32
 """Nodes between an error and what it is of at most."""
 
 
-def is_learnt(node: Any) -> bool:
+def is_learnt(node: Any, value: float | None = None) -> bool:
     """Whether an error is below that of an answer that knows nothing: all classes alike, or 0 for every value.
 
-    Where the graph does not show the targets, it is asked whether the answers are certain.
+    Where neither the graph shows the targets, nor the value of the loss the error, it is asked whether the answers are
+    certain. value: minus the mean of the error.
     """
     queue = [node]
     for each in queue:
@@ -29,6 +30,7 @@ def is_learnt(node: Any) -> bool:
             return False
         if (found := error_of(each)) is not None:
             error, of_nothing = found
+            error = -value if value is not None and each.name() == "LogsumexpBackward0" else error
             return error < UNLEARNT * of_nothing
         queue += inputs_of(each) if len(queue) < MAX_BELOW else []
     return False

@@ -12,38 +12,17 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument
 from gradlab.watch.graphs.advantages import below
-from gradlab.watch.graphs.loss_graph import is_packed, variable
 from gradlab.watch.readers import class_losses
+from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.readers.similarities import ROUNDED, SHIFTS, VIEWS, all_of, similarities
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 SAME = 1e-3
 """Distance from 1 of a sum of probabilities."""
-SQUARE = 4
-"""Outputs of a batch at least that are compared with each other."""
-NEAR = 32
-"""Nodes between such a comparison and its loss at most."""
-ROUNDED = 2e-2
-"""The same of numbers of 16 bits."""
 OUTSIDE = 0.5
 """Distance from 0 and 1 of targets of a binary cross-entropy: noise on them may be wanted."""
-VIEWS = (
-    "ToCopy",
-    "View",
-    "ReshapeAlias",
-    "UnsafeView",
-    "Squeeze",
-    "Unsqueeze",
-    "Select",
-    "Slice",
-    "T",
-    "Transpose",
-    "Permute",
-)
-"""Beginnings of the names of nodes that pass values on."""
-
-
-SHIFTS = ("Add", "Sub", "Mul", "Div", "Neg", "Where", "MaskedFill", "Index", "Clamp", "Clone", "Cat", "Stack")
-"""The same of those that change logarithms of probabilities to others: by priors, weights or masks."""
+OTHER_DIMENSION = "the probabilities of its input sum to 1 over dimension"
+"""What is said at the line of the softmax, and not at that of the loss."""
 
 
 def made_by(tensor: Tensor, passed: Sequence[str] = VIEWS) -> str:
@@ -53,10 +32,6 @@ def made_by(tensor: Tensor, passed: Sequence[str] = VIEWS) -> str:
     while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in passed)):
         node = next((each for each, _ in node.next_functions if each is not None), None)
     return "" if node is None else node.name()
-
-
-def all_of(condition: Tensor) -> bool:
-    return bool(condition.all())
 
 
 def are_shares(values: Tensor, dim: int = 1) -> bool:
@@ -74,57 +49,6 @@ def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str
     if last is not None and last.name().startswith("ReluBackward") and not class_losses.cuts_classes(last):
         return class_losses.scrambled(given)
     return bounded(given) or class_losses.scrambled(given) or similarities(given, target)
-
-
-def similarities(given: Tensor, target: Tensor) -> str:
-    """Of logits that compare each output of a batch with each of another, or the same: whether the labels fit them."""
-    if given.dim() != 2 or len(given) != given.shape[1] or target.dim() != 1 or len(given) < SQUARE:
-        return ""
-    product = compared(given)
-    if product is None:
-        return ""
-    if are_normalised(product, 0) and not are_normalised(product, 1):
-        return "its input compares outputs that are normalised over the samples, and not each by itself"
-    sides = [below_views(each) for each, _ in product.next_functions]
-    views = bool(below(sides[0])[0] & below(sides[1])[0])  # of one network, and no classes
-    if views and all_of(target == target[0]):
-        return f"its input compares {len(given)} outputs with as many others, and all labels are {int(target[0])}"
-    itself = given.detach().diagonal()
-    own = sides[0] is sides[1] and all_of(target != torch.arange(len(target), device=target.device))
-    if own and all_of(itself.isfinite()) and all_of(itself >= given.detach().amax(1)):
-        return "each row of its input has the similarity of an output with itself, which is the largest and no answer"
-    return ""
-
-
-def compared(given: Tensor) -> Any:
-    """The node of the product that a matrix comes from, if both of its operands are outputs that have a gradient."""
-    queue: list[Any] = [given.grad_fn] if given.grad_fn is not None else []
-    for node in queue:
-        if node.name().startswith(("CatBackward", "IndexBackward")):
-            return None  # rows may be in another order than the outputs
-        if node.name() in ("MmBackward0", "BmmBackward0"):
-            sides = [below_views(each) for each, _ in node.next_functions]
-            return None if any(each is None or variable(each) is not None for each in sides) else node
-        if node.name().startswith(tuple(f"{name}Backward" for name in (*VIEWS, *SHIFTS))):
-            queue += [each for each, _ in node.next_functions if each is not None and len(queue) < NEAR]
-    return None
-
-
-def are_normalised(product: Any, dim: int) -> bool:
-    """Whether the norms of both operands along a dimension are 1. dim: 0 of the samples, 1 of their features."""
-    if is_packed(product):
-        return False
-    one, two = (each.detach().squeeze(0) for each in (product._saved_self, product._saved_mat2))
-    if not one.dim() == two.dim() == 2:
-        return False
-    norms = one.norm(dim=dim), two.norm(dim=1 - dim)
-    return all(all_of((each.float() - 1).abs() < ROUNDED) for each in norms)
-
-
-def below_views(node: Any) -> Any:
-    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in VIEWS)):
-        node = node.next_functions[0][0]
-    return node
 
 
 def bounded(given: Tensor) -> str:
@@ -165,7 +89,7 @@ def logarithms(given: Tensor, classes: int) -> str:
     totals = shares.sum(classes)
     others = [i for i, size in enumerate(given.shape) if 1 < size != given.shape[classes] and i != classes]
     if not are_shares(shares, classes) and (wrong := [i for i in others if are_shares(shares, i)]):
-        return f"the probabilities of its input sum to 1 over dimension {wrong[0]}, and not over the classes"
+        return f"{OTHER_DIMENSION} {wrong[0]}, and not over the classes"
     whole = [name for name in VIEWS if name not in ("Select", "Slice")]
     exact = given.dtype.itemsize > 2  # logarithms of 16 bits are further away
     if exact and made_by(given, whole).startswith("LogSoftmaxBackward") and not are_shares(shares, classes):
@@ -272,6 +196,8 @@ class LossArguments:
                 options = kwargs | ({"blank": args[4]} if name == "ctc_loss" and len(args) > 4 else {})
                 options |= {"weight": argument(args, kwargs, 2, "weight")} if name == "cross_entropy" else {}
                 if why := are_swapped(name, *given) or KINDS[name](*given, options):
+                    maker = class_losses.down(given[0].grad_fn, VIEWS) if why.startswith(OTHER_DIMENSION) else None
+                    site = site if maker is None else site_of(maker) or site
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 
     def at_backward(self, roots: list[Tensor]) -> None:

@@ -14,7 +14,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.graphs.advantages import LINEAR, inputs_of, terms_of
 from gradlab.watch.graphs.comparisons import ratio_of_itself
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
-from gradlab.watch.readers.divergences import divergence_weight, use_of_latents
+from gradlab.watch.readers.divergences import averaged_over, divergence_weight, summed_over, use_of_latents
 from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -23,7 +23,7 @@ MANY = 256
 FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
 PLAIN = (0.5, 1.0, 2.0)
-"""Factors of terms whose weight was not chosen: any other may be one over the samples."""
+"""Factors of terms whose weight was not chosen: any other below 1 may be one over the samples."""
 PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
 """Beginnings of the names of nodes between a probability and the product with its logarithm."""
 
@@ -103,9 +103,10 @@ def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
 def plain(node: Any) -> tuple[Any, float]:
     """What a product or quotient is of, and its factor; None of another factor."""
     constant, below = split(node, node.name(), node.next_functions)
-    if constant is None or constant.device.type != "cpu" or abs(constant.item()) not in PLAIN:
+    if constant is None or constant.device.type != "cpu" or not (value := abs(constant.item())):
         return None, 0.0
-    return below, abs(constant.item()) ** (1 if node.name()[0] == "M" else -1)
+    factor = value ** (1 if node.name()[0] == "M" else -1)
+    return (below, factor) if value in PLAIN or factor > 1 else (None, 0.0)
 
 
 def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced]:
@@ -138,6 +139,7 @@ def mixed(found: list[Reduced]) -> list[Violation]:
     for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
         num = math.prod(mean.shape)
         sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
+        sums = [each for each in sums if each.factor >= min(PLAIN) * mean.factor]
         if sums and mean.shape[0] > 2 and num >= max(MANY, FEATURES * mean.shape[0]):
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
@@ -148,6 +150,13 @@ def mixed(found: list[Reduced]) -> list[Violation]:
 def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:
     """A mean over all elements of the batch beside a mean over samples of divergences that are summed over each, and
     nothing else that the latents would be of use to."""
+    for node, factor, site in found:
+        samples = summed_over(node)
+        if samples is None or samples < 3:
+            continue
+        for other in [f for each, f, _ in found if averaged_over(each) == samples]:
+            detail = f"a mean over {samples} samples beside a divergence that is summed over them, which weighs "
+            return [("mixed-reductions", site, f"{detail}{samples * factor / other:g} times as much")]
     away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]
     errors = [(node, factor, site) for node, factor, site in found if not divergence_weight(node)]
     for node, weight, site in away if errors else ():

@@ -17,6 +17,12 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 MAX_ASKED = 8
 """Losses whose graphs are read at most."""
+IN_A_ROW = 3
+"""Updates in a row whose loss is no number, and whose gradient is finite."""
+MAX_KNOWN = 8
+"""Operations of a line's losses that are asked again in each update, while their graph is the same."""
+MAX_PATH = 64
+"""Nodes between such an operation and its loss at most."""
 Path = list[tuple[int, str]]
 """From a loss down: the position among a node's inputs, and the name of the node that is there."""
 
@@ -33,6 +39,8 @@ class Origin:
     update: int = 0
     is_followed: bool = False
     """Whether the update after it was followed, to find the line."""
+    of_the_loss: bool = False
+    """Whether the loss is no number, whatever its gradient is."""
 
 
 def count(condition: Tensor, words: str) -> str:
@@ -111,8 +119,13 @@ READ: dict[str, Callable[[Any], str]] = {
 """Name of a node -> what says in words why its result, or its gradient, is not finite."""
 
 
-def origin(root: Tensor) -> tuple[Path, str] | None:
-    """The first such node in the order of computation: the way to it, and what it is."""
+INFINITE = {"DivBackward0", "SqrtBackward0", "LogBackward0", "PowBackward0", "AcosBackward0", "AsinBackward0"}
+"""Nodes of which the gradient may be infinite where the result is not."""
+
+
+def origin(root: Tensor, others: list[Path] | None = None) -> tuple[Path, str] | None:
+    """The first such node in the order of computation: the way to it, and what it is. others: takes the ways to nodes
+    that may be such later."""
     if root.grad_fn is None:
         return None
     above: dict[Any, tuple[Any, int]] = {}
@@ -134,6 +147,8 @@ def origin(root: Tensor) -> tuple[Path, str] | None:
             return None  # the weights are broken already
         if node.name() in READ:
             stack.append((node, None, 0, True))
+            if others is not None and node.name() in INFINITE and len(others) < MAX_KNOWN:
+                others.append(path_to(node, above))
         stack += [(each, node, i, False) for i, (each, _) in enumerate(node.next_functions) if each is not None]
     return None
 
@@ -147,6 +162,17 @@ def path_to(node: Any, above: dict[Any, tuple[Any, int]]) -> Path:
     return path[::-1]
 
 
+def nodes_along(root: Any, path: Path) -> list[Any] | None:
+    """The nodes of a way down a graph; None if it is another graph."""
+    nodes = [root]
+    for i, name in path[1:]:
+        inputs = nodes[-1].next_functions
+        if i >= len(inputs) or inputs[i][0] is None or inputs[i][0].name() != name:
+            return None
+        nodes.append(inputs[i][0])
+    return nodes
+
+
 class NotFinite:
     """Asks the graphs of the first losses, and of one that is not finite; a line is found in the next update."""
 
@@ -156,6 +182,10 @@ class NotFinite:
         """Of the latest loss."""
         self.found: Origin | None = None
         """Of the first whose gradient was not finite at a step."""
+        self.in_a_row = 0
+        """Updates in a row whose loss is no number."""
+        self.known: dict[CallSite | None, list[Path]] = {}
+        """Line of a backward pass -> ways to operations whose gradient may be infinite."""
         self.sites: dict[Any, CallSite | None] = {}
         """Node -> line of the call that has made it."""
 
@@ -166,18 +196,35 @@ class NotFinite:
     def ask(self, site: CallSite | None, roots: list[Tensor], is_first: bool) -> None:
         """Before a backward pass. is_first: whether it is one of the first at its line."""
         self.candidate = None
-        if self.found or self.num_asked == MAX_ASKED or len(roots) != 1 or roots[0].numel() != 1:
+        if self.found or len(roots) != 1 or roots[0].numel() != 1:
             return
-        if is_first or (roots[0].device.type == "cpu" and not math.isfinite(roots[0].item())):
+        if roots[0].device.type == "cpu" and not is_first and math.isfinite(roots[0].item()):
+            found = self.ask_again(roots[0].grad_fn, self.known.get(site, []))
+        elif self.num_asked < MAX_ASKED and (is_first or roots[0].device.type == "cpu"):
             self.num_asked += 1
-            found = origin(roots[0])
-            self.candidate = Origin(site, *found) if found else None
+            others: list[Path] = []
+            found = origin(roots[0], others)
+            self.known[site] = [path for path in others if len(path) <= MAX_PATH]
+        else:
+            return
+        no_number = roots[0].device.type == "cpu" and math.isnan(roots[0].item())
+        no_number &= found is not None and not found[1].startswith("the mean")  # a batch may have nothing that counts
+        self.candidate = Origin(site, *found, of_the_loss=no_number) if found else None
+
+    def ask_again(self, root: Any, known: list[Path]) -> tuple[Path, str] | None:
+        """A finite loss may have a gradient that is not: the same operations as in the first updates."""
+        for path in known:
+            node = (nodes_along(root, path) or [None])[-1]
+            if node is not None and not is_packed(node) and (words := READ[node.name()](node)):
+                return path, words
+        return None
 
     def at_step(self, tracker: OptimizerTracker, norm: Any, before: Any) -> None:
         """Is the gradient not finite, and is known why? before: what it was before the loop wrote to it, if it did."""
         candidate, self.candidate = self.candidate, None
         norms = [float(each) for each in (norm, before) if each is not None] if candidate is not None else []
-        if candidate is not None and not all(map(math.isfinite, norms)):
+        self.in_a_row = self.in_a_row + 1 if candidate is not None and candidate.of_the_loss else 0
+        if candidate is not None and (self.in_a_row == IN_A_ROW or not all(map(math.isfinite, norms))):
             candidate.tracker, candidate.update = tracker, tracker.attempts + 1
             self.found = candidate
 
@@ -199,15 +246,9 @@ class NotFinite:
         sites, self.sites = self.sites, {}  # a node keeps its graph
         if self.found is None or self.found.is_followed or len(roots) != 1 or roots[0].grad_fn is None:
             return
-        node: Any = roots[0].grad_fn
-        site = sites.get(node)
-        for i, name in self.found.path[1:]:
-            inputs = node.next_functions
-            if i >= len(inputs) or inputs[i][0] is None or inputs[i][0].name() != name:
-                return
-            node = inputs[i][0]
-            site = sites.get(node, site)
-        self.found.site, self.found.is_followed = site or self.found.site, True
+        if (nodes := nodes_along(roots[0].grad_fn, self.found.path)) is not None:
+            known = [site for node in nodes if (site := sites.get(node)) is not None]
+            self.found.site, self.found.is_followed = known[-1] if known else self.found.site, True
 
     def end(self) -> Iterator[Violation]:
         if self.found is not None:

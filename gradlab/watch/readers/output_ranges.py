@@ -16,7 +16,7 @@ from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import FACTORS, IDENTITIES, MAX_TERMS, split
 from gradlab.watch.readers.class_losses import down
 from gradlab.watch.readers.drawn_values import DISTANCES
-from gradlab.watch.readers.loss_arguments import VIEWS
+from gradlab.watch.readers.similarities import VIEWS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 RANGES = {

@@ -64,9 +64,11 @@ class ReversedLosses:
             errors = reversed_errors(root.grad_fn)
             reverse = any(last_weights(each) & self.tracker.ids for each in errors)
             first = self.tracker.attempts == FOLLOWED[0]
-            self.losses.append(reverse and not (first and any(is_learnt(each) for each in errors)))
+            value = root.item() if root.grad_fn is not None and is_mean_of(root.grad_fn, errors) else None
+            self.losses.append(reverse and not (first and any(is_learnt(each, value) for each in errors)))
             if reverse and first:
-                self.site = site_of(errors[0]) if len(terms_of(root.grad_fn)) > 1 else site_of(root.grad_fn)
+                several = len(terms_of(root.grad_fn)) > 1
+                self.site = turning_site(root.grad_fn, errors[0]) if several else site_of(root.grad_fn)
 
     def end(self) -> Iterator[Violation]:
         found = bool(self.losses) and all(self.losses) and self.tracker.descends
@@ -90,6 +92,26 @@ def reversed_errors(root: Any) -> list[Any]:
     own = [last_weights(node) for node, _ in terms]
     others = [set[int]().union(*own[:i], *own[i + 1 :]) for i in range(len(own))]
     return [e for e, mine, rest in zip(errors, own, others, strict=True) if e is not None and not mine & rest]
+
+
+def turning_site(root: Any, error: Any) -> CallSite | None:
+    """The line that turns the sign of a term; that of the term where no line does."""
+    stack, seen = [(root, site_of(error))], {root}
+    while stack and len(seen) < MAX_NODES:
+        node, site = stack.pop()
+        if node is error:
+            return site
+        minus = {"SubBackward0": 1, "RsubBackward1": 0, "NegBackward0": 0}.get(node.name())
+        for i, (each, _) in enumerate(node.next_functions):
+            if each is not None and each not in seen:
+                seen.add(each)
+                stack.append((each, site_of(node) if i == minus else site))
+    return site_of(error)
+
+
+def is_mean_of(root: Any, errors: list[Any]) -> bool:
+    """Whether a loss is the mean of an error's negative, and nothing else."""
+    return len(errors) == 1 and root.name() == "MeanBackward0" and inputs_of(root) == errors
 
 
 def terms_of(root: Any) -> list[tuple[Any, int]]:
@@ -190,9 +212,10 @@ def last_weights(node: Any) -> set[int]:
     while queue and len(seen) < MAX_NODES:
         node = queue.pop()
         inputs = inputs_of(node)
-        if node.name() in PRODUCTS:
-            found |= {id(w) for each in inputs if (w := weight_of(each)) is not None}
-            continue
+        own = {id(w) for each in inputs if (w := weight_of(each)) is not None} if node.name() in PRODUCTS else set()
+        found |= own
+        if own:
+            continue  # a product of two outputs compares them
         queue += [each for each in inputs if each not in seen]
         seen |= set(inputs)
     return found

@@ -12,7 +12,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import NETWORKS, argument, tensors_in
-from gradlab.watch.readers.loss_arguments import are_shares, compared
+from gradlab.watch.readers.loss_arguments import are_shares
+from gradlab.watch.readers.similarities import compared
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 TURNS = {"unsqueeze", "view", "reshape", "squeeze", "__getitem__", "transpose", "permute", "__get__", "contiguous"}
@@ -69,7 +70,11 @@ class ShareAxes:
             if name == "softmax":
                 self.shares[result] = bool(given) and compared(given[0]) is not None
             self.follow_rows(name, result)
-        elif given and given[0] in self.classes and (name in KEPT or keeps(name, given[0], result, -1)):
+        elif (
+            given
+            and given[0] in self.classes
+            and (name in KEPT or keeps(name, given[0], result, -1) or (name in DIVISIONS and len(given) == 2))
+        ):
             self.classes[result] = self.classes[given[0]]
         elif (known := [each for each in given if each in self.classes and each.dim() == 2]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +24,8 @@ NUMBER = "gradlab_number"
 class ThrownLosses:
     """Counts the losses of each stack of calls, in the second update and in those after it while it goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, trackers: Sequence[OptimizerTracker]) -> None:
+        self.trackers = trackers
         self.is_pending = False
         self.in_a_row = 0
         self.forget()
@@ -32,8 +33,9 @@ class ThrownLosses:
     def forget(self) -> None:
         self.tracker: OptimizerTracker | None = None
         self.num_losses = 0
-        self.numbers: dict[tuple[tuple[CallSite, ...], tuple[int, ...]], list[int]] = {}
-        """Lines of the user's functions that were running, and instructions -> numbers of the losses made there."""
+        self.numbers: dict[tuple[tuple[CallSite, ...], tuple[int, ...], int], list[int]] = {}
+        """Lines of the user's functions that were running, instructions, and steps of all optimizers so far -> numbers
+        of the losses made there: a generator's may be computed at each step of the discriminator, and used rarely."""
         self.used: set[int] = set()
         """Numbers of the losses that went backward."""
 
@@ -50,7 +52,8 @@ class ThrownLosses:
             return
         node: Any = result.grad_fn if isinstance(result, Tensor) and result.dim() == 0 else None
         if node is not None and node.metadata.setdefault(NUMBER, self.num_losses) == self.num_losses:
-            self.numbers.setdefault((call_stack(), instructions()), []).append(self.num_losses)
+            steps = sum(each.attempts for each in self.trackers)
+            self.numbers.setdefault((call_stack(), instructions(), steps), []).append(self.num_losses)
             self.num_losses += 1
 
     def at_backward(self, roots: list[Tensor]) -> None:
@@ -60,7 +63,7 @@ class ThrownLosses:
 
     def end(self) -> Iterator[Violation]:
         thrown = {}
-        for (stack, _), numbers in self.numbers.items():
+        for (stack, _, _), numbers in self.numbers.items():
             if len(numbers) > 1 and [n in self.used for n in numbers] == [False] * (len(numbers) - 1) + [True]:
                 thrown[stack] = len(numbers)
         self.in_a_row = (self.in_a_row + 1) * bool(thrown)

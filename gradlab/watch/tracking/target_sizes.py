@@ -17,11 +17,23 @@ class TargetSizes:
 
     sizes: list[torch.Tensor] = field(default_factory=list)
 
-    def note(self, size: torch.Tensor | None) -> None:
+    terms: list[int] = field(default_factory=list)
+    """The same of the numbers of terms of the losses."""
+
+    def note(self, size: torch.Tensor | None, terms: int | None = None) -> None:
         """At a backward pass."""
+        if terms is not None:
+            self.terms.append(terms)
+            del self.terms[PASSES:-PASSES]
         if size is not None:
             self.sizes.append(size)
             del self.sizes[PASSES:-PASSES]
+
+    def more_terms(self) -> tuple[int, int] | None:
+        """Numbers of terms at the beginning and at the end, if all of the losses have got more."""
+        first, last = self.terms[:PASSES], self.terms[-PASSES:]
+        grown = len(self.terms) >= 2 * PASSES and max(first) < min(last)
+        return (max(first), min(last)) if grown else None
 
     def ends(self) -> tuple[float, float] | None:
         """Mean squares at the beginning and at the end; None of too few passes."""

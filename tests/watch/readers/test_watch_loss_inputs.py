@@ -115,7 +115,9 @@ def logits_to_ctc(out, x, y):
 
 
 def normalised_over_time(out, x, y):
-    return transcribed(frames(out).log_softmax(0), torch.randint(1, 4, (16, 2)))
+    given = frames(out).log_softmax(0)  # here
+    lengths = torch.full((16,), 6), torch.full((16,), 2)
+    return F.ctc_loss(given, torch.randint(1, 4, (16, 2)), *lengths, zero_infinity=True)
 
 
 def blanks_to_find(out, x, y):

@@ -88,6 +88,33 @@ def of_distributions(m, x, y, cut=False):
     return error / (len(x) if cut else 1) + away.sum(-1).mean()  # here
 
 
+def of_distributions_in_sum(m, x, y, cut=False):
+    """An error that is averaged over samples and summed over features."""
+    mean, spread = m.policy(x), m.student(x)
+    away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum()
+    error = (m.body(x) - x[:, :6]).square().sum(1).mean()
+    return error + away / (len(x) if cut else 1)  # here
+
+
+def of_a_weighed_sum(m, x, y, cut=False):
+    x = x.repeat(8, 1)
+    apart = (m.body(x) - x[:, :6]).abs().sum() / (x.shape[0] * 6 if cut else 1)
+    return 10 * apart + m.policy(x).square().mean()  # here
+
+
+def of_an_averaged_error(m, x, y, cut=False):
+    error = x.repeat(8, 1).sum(1) - m.value(x.repeat(8, 1))[:, 0]
+    return error.square().mean() if cut else error.mean() ** 2  # here
+
+
+def of_two_views(m, x, y, cut=False):
+    views = torch.cat([x + 0.01 * torch.randn_like(x), x + 0.01 * torch.randn_like(x)])
+    z = F.normalize(m.body(views), dim=1)
+    n, each = len(x), torch.arange(2 * len(x))
+    labels = each.roll(n) if cut else each.view(n, 2).flip(1).flatten()
+    return F.cross_entropy((z @ z.T / 0.1).masked_fill(torch.eye(2 * n, dtype=torch.bool), -1e9), labels)  # here
+
+
 def with_the_wrong_sign(m, x, y, cut=False):
     mean, spread = m.policy(x), m.student(x)
     away = 0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()  # here
@@ -143,7 +170,11 @@ def of_the_teacher_alone(m, x, y, cut=False):
 
 TERMS = {
     "term-of-nothing-trained": [of_the_teacher_alone],
-    "mixed-reductions": [of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder, of_distributions],
+    "mixed-reductions": [
+        *(of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder),
+        *(of_distributions, of_distributions_in_sum, of_a_weighed_sum),
+    ],
+    "loss-input": [of_an_averaged_error, of_two_views],
     "loss-reversed": [with_the_wrong_sign],
     "loss-divided-twice": [of_a_mean, of_squares],
     "entropy-penalised": [of_a_policy, of_a_clipped_policy],

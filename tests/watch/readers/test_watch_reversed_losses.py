@@ -41,8 +41,14 @@ def of_two_classes(out, x, y):
 
 
 def in_a_bracket(out, x, y):
-    one, two = F.cross_entropy(out[:, :2], (y > 1).long()), F.cross_entropy(HEAD(out[:, 2:]), y)  # here
-    return 0.7 * one + (1 - 0.3 * two)
+    one, two = F.cross_entropy(out[:, :2], (y > 1).long()), F.cross_entropy(HEAD(out[:, 2:]), y)
+    return 0.7 * one + (1 - 0.3 * two)  # here
+
+
+def of_two_views(out, x, y):
+    one, two = F.normalize(out, dim=-1), F.normalize(HEAD(out[:, :2]), dim=-1)
+    alike = one @ two.T
+    return (alike.diagonal() - alike.logsumexp(1)).mean()  # here
 
 
 HEAD = nn.Linear(2, 4)
@@ -69,7 +75,7 @@ def faults_of(loss, tmp_path, optimizer_of=SGD, gradient=None, sign=1, **given):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-WRONG = (enlarged, less_likely, far_away, picked_by_ones, picked_by_index, of_two_classes, in_a_bracket)
+WRONG = (enlarged, less_likely, far_away, picked_by_ones, picked_by_index, of_two_classes, in_a_bracket, of_two_views)
 
 
 @pytest.mark.parametrize("loss", WRONG)

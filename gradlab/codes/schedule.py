@@ -213,8 +213,8 @@ for epoch in range(epochs):
         name="schedule-length-in-updates",
         severity="warning",
         message="the schedule's length counts updates, but it is stepped far less often: it covers only its beginning",
-        why="The learning rate stays near the first one; in a warm-up that is a fraction of the true one. Lightning steps "
-        "a schedule once an epoch, unless configure_optimizers() returns it with `\"interval\": \"step\"`.",
+        why="The learning rate stays near the first one; in a warm-up that is a fraction of the true one. Lightning "
+        'steps a schedule once an epoch, unless configure_optimizers() returns it with `"interval": "step"`.',
         wrong="""
 scheduler = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
 for epoch in range(epochs):

@@ -109,7 +109,7 @@ def reset_by_method(classes: Sequence[ast.ClassDef], into: str) -> bool:
 
 def reset_in_loop(loop: Loop, keep: Event, acting: set[int]) -> bool:
     """Whether a sum is reset in each iteration, or as often as the optimizer steps."""
-    periods: set[str] = set()
+    periods = {"sync_gradients"}
     conditional: list[ast.AST] = []
     for part in walk(loop.node):
         acts = any(id(n) in acting for n in walk(part)) if isinstance(part, ast.If) else False
@@ -125,5 +125,7 @@ def reset_in_loop(loop: Loop, keep: Event, acting: set[int]) -> bool:
 
 
 def moduli(test: ast.expr) -> set[str]:
-    """What the tests of a period divide by."""
+    """What the tests of a period divide by; Accelerate's own says that it steps."""
+    if any(getattr(p, "attr", "") == "sync_gradients" for p in walk(test)):
+        return {"sync_gradients"}
     return {ast.unparse(p.right) for p in walk(test) if isinstance(p, ast.BinOp) and isinstance(p.op, ast.Mod)}

@@ -15,7 +15,26 @@ class Meter:
         self.rows.append(value)
 
 """
+WINDOW = """
+from accelerate import Accelerator
+def fit(n):
+    accelerator = Accelerator(gradient_accumulation_steps=n)
+    net, opt, batches = accelerator.prepare(model, optimizer, loader)
+    shown = 0
+    for i, (x, y) in enumerate(batches):
+        with accelerator.accumulate(net):
+            loss = F.mse_loss(net(x), y)
+            shown += loss / n{mark}
+            accelerator.backward(loss)
+            opt.step()
+            opt.zero_grad()
+        if {test}:
+            print(shown)
+            shown = 0
+"""
 CASES = {
+    "a sum that is reset with each update of Accelerate's": WINDOW.format(test="accelerator.sync_gradients", mark=""),
+    "a sum that is reset at its end": WINDOW.format(test="i + 1 == len(batches)", mark="  # expect: GL605"),
     "a name without meaning": """
 total = 0.0
 for x, y in loader:

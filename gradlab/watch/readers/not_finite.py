@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ IN_A_ROW = 3
 """Updates in a row whose loss is no number, and whose gradient is finite."""
 MAX_KNOWN = 8
 """Operations of a line's losses that are asked again in each update, while their graph is the same."""
+MAX_ELEMENTS = 100_000
+"""Of what such an operation keeps."""
 MAX_PATH = 64
 """Nodes between such an operation and its loss at most."""
 Path = list[tuple[int, str]]
@@ -123,6 +126,17 @@ INFINITE = {"DivBackward0", "SqrtBackward0", "LogBackward0", "PowBackward0", "Ac
 """Nodes of which the gradient may be infinite where the result is not."""
 
 
+def may_be_infinite(node: Any) -> bool:
+    """Whether it is such a node, and small enough to be asked again in each update."""
+    if node.name() not in INFINITE or is_packed(node):
+        return False
+    try:
+        kept = [getattr(node, name, None) for name in ("_saved_self", "_saved_other", "_saved_result")]
+    except RuntimeError:  # what was saved is freed
+        return False
+    return all(each.numel() <= MAX_ELEMENTS for each in kept if isinstance(each, Tensor))
+
+
 def origin(root: Tensor, others: list[Path] | None = None) -> tuple[Path, str] | None:
     """The first such node in the order of computation: the way to it, and what it is. others: takes the ways to nodes
     that may be such later."""
@@ -147,7 +161,7 @@ def origin(root: Tensor, others: list[Path] | None = None) -> tuple[Path, str] |
             return None  # the weights are broken already
         if node.name() in READ:
             stack.append((node, None, 0, True))
-            if others is not None and node.name() in INFINITE and len(others) < MAX_KNOWN:
+            if others is not None and len(others) < MAX_KNOWN and may_be_infinite(node):
                 others.append(path_to(node, above))
         stack += [(each, node, i, False) for i, (each, _) in enumerate(node.next_functions) if each is not None]
     return None
@@ -215,8 +229,9 @@ class NotFinite:
         """A finite loss may have a gradient that is not: the same operations as in the first updates."""
         for path in known:
             node = (nodes_along(root, path) or [None])[-1]
-            if node is not None and not is_packed(node) and (words := READ[node.name()](node)):
-                return path, words
+            with contextlib.suppress(RuntimeError):  # what was saved is freed
+                if node is not None and not is_packed(node) and (words := READ[node.name()](node)):
+                    return path, words
         return None
 
     def at_step(self, tracker: OptimizerTracker, norm: Any, before: Any) -> None:

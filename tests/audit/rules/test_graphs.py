@@ -430,6 +430,7 @@ for x, after, reward, done in loader:
     loss = loss - (chosen.log_prob(chosen.sample()) * gain.detach()).mean() + gain.square().mean()
     loss = loss - (F.log_softmax(value(x) - reward, -1) * F.log_softmax(policy(x), -1)).mean()
     loss = loss + F.mse_loss(value(x), reward * (0.9 * value(after)))
+    loss = loss + ((F.log_softmax(policy(x), -1) - reward) * F.log_softmax(policy(x), -1)).mean()
     agent.zero_grad()
     loss.backward()
     agent.step()

@@ -576,17 +576,13 @@ for epoch in range(9):
         opt.zero_grad()
 """,
     "a schedule of something else": """
-class Agent:
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    def fit(self):
-        for x, y in loader:
-            self.epsilon = self.scheduler.step()
-            self.opt.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            self.opt.step()
-Agent(torch.optim.lr_scheduler.StepLR(optimizer, 9)).fit()
+from torch.optim.lr_scheduler import StepLR
+def fit(scheduler, rates):
+    for x, y in loader:
+        epsilon = scheduler.step()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
 """,
     "a schedule that counts the episodes that end in a batch": """
 rates = torch.optim.lr_scheduler.StepLR(optimizer, 9)
@@ -621,9 +617,12 @@ for x, y in loader:
     optimizer.step()
 """,
     "two terms that are added up in one branch": """
+class Loss:
+    def __call__(self, out, y):
+        return F.mse_loss(out, y), y
 class Engine:
     def __init__(self, net, parts):
-        self.net, self.parts = net, parts
+        self.net, self.parts, self.loss = net, parts, Loss()
         self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
     def fit(self):
         for self.batch in loader:
@@ -631,14 +630,13 @@ class Engine:
     def update(self):
         x, y = self.batch
         if self.parts == "distilled":
-            total, items = self.compute_loss(self.net(x), y, 1)
+            total, items = self.loss(self.net(x), y)
         elif self.parts == "both":
-            total, items = self.compute_loss(self.net(x), y, 2)
-            more, others = self.compute_loss_again(self.net(x), y)
+            total, items = self.loss(self.net(x), y)
+            more, others = self.loss(self.net(x), y)
             total += more
-            items += others
         else:
-            total, items = self.compute_loss(self.net(x), y, 3)
+            total, items = self.loss(self.net(x), y)
         if self.parts:
             total *= 2
         self.opt.zero_grad()

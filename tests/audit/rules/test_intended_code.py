@@ -629,14 +629,15 @@ class Engine:
             self.update()
     def update(self):
         x, y = self.batch
+        out = self.net(x)
         if self.parts == "distilled":
-            total, items = self.loss(self.net(x), y)
+            total, items = self.loss(out, y)
         elif self.parts == "both":
-            total, items = self.loss(self.net(x), y)
-            more, others = self.loss(self.net(x), y)
+            total, items = self.loss(out, y)
+            more, others = self.loss(out, y)
             total += more
         else:
-            total, items = self.loss(self.net(x), y)
+            total, items = self.loss(out, y)
         self.opt.zero_grad()
         self.scaler.scale(total).backward()
         self.scaler.step(self.opt)

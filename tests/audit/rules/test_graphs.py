@@ -448,6 +448,16 @@ for x, reward in loader:
     F.mse_loss(value(x), reward).backward()
     two.step()
 """,
+    "the error of a value times a ratio of probabilities": """
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for x, reward, before in loader:
+    ratio = torch.exp(F.log_softmax(policy(x), -1) - before)
+    loss = (ratio * (reward - value(x))).square().mean()
+    agent.zero_grad()
+    loss.backward()
+    agent.step()
+""",
 }
 
 

@@ -643,6 +643,29 @@ class Engine:
         self.scaler.step(self.opt)
         self.scaler.update()
 """,
+    "optimizers under names of a container that is not seen": """
+from munch import Munch
+class Solver(nn.Module):
+    def __init__(self, nets):
+        super().__init__()
+        self.nets, self.optims = nets, Munch()
+        for name in self.nets.keys():
+            self.optims[name] = torch.optim.SGD(self.nets[name].parameters(), lr=0.1)
+    def clear(self):
+        for optim in self.optims.values():
+            optim.zero_grad()
+    def fit(self):
+        nets, optims = self.nets, self.optims
+        for x, y in loader:
+            loss = F.mse_loss(nets.generator(x), y)
+            self.clear()
+            loss.backward()
+            optims.generator.step()
+            loss = nets.discriminator(x).mean()
+            self.clear()
+            loss.backward()
+            optims.discriminator.step()
+""",
 }
 
 

@@ -75,16 +75,7 @@ def compare(engine: Engine, node: ast.Compare) -> Formula:
             return there if right.value != other else negation(there)
         if isinstance(right.value, str) and (known := engine.word(left)) is not None:
             return TRUE if (known == right.value) != other else FALSE
-    if isinstance(op, (ast.In, ast.NotIn)) and (words := written_words(right)):
-        found = joined("or", [formula(engine, ast.Compare(left, [ast.Eq()], [word])) for word in words])
-        return found if isinstance(op, ast.In) else negation(found)
     return comparison(engine, node)
-
-
-def written_words(node: ast.expr) -> list[ast.expr]:
-    """The items of a list that is written out, if each is a word."""
-    items = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else []
-    return items if all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in items) else []
 
 
 def of_class(value: Value, kind: Value) -> bool | None:

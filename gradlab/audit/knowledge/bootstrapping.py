@@ -17,8 +17,12 @@ REGRESSION = re.compile(
 
 
 def is_likelihood(name: str, value: Value) -> bool:
-    """Whether a function of a value is the logarithm of a probability."""
-    return name in ("log_prob", "log_softmax") or (name == "log" and value.range == "share")
+    """Whether a function of a value is the logarithm of a probability, and no ratio of two of them."""
+    return (
+        (value.likelihood and name != "exp")
+        or name in ("log_prob", "log_softmax")
+        or (name == "log" and value.range == "share")
+    )
 
 
 def with_data(value: Value, discounted: bool) -> bool:

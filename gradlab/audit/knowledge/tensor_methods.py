@@ -51,7 +51,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
-    made.likelihood = owner.likelihood or bootstrapping.is_likelihood(name, owner)
+    made.likelihood = bootstrapping.is_likelihood(name, owner)
     made.parts = owner.parts if name in LINEAR else ()
     if name.endswith("_"):
         owner.traced = False  # what else it comes from now is not known

@@ -112,7 +112,7 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
     made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
     made.parts = made.parts if tail in LINEAR else ()
-    made.likelihood = any(v.likelihood or bootstrapping.is_likelihood(tail, v) for v in tensors)
+    made.likelihood = any(bootstrapping.is_likelihood(tail, v) for v in tensors)
     if tail in ("sum", "mean"):
         made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
     if tail == "stack" and all(of_one_number(v) for v in tensors):

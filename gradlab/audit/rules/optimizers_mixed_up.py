@@ -12,7 +12,7 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.training_loop import TrainingLoop, differentiable, same
+from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, differentiable, same
 from gradlab.audit.trace.values import Event, Value
 
 
@@ -28,6 +28,8 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     for i, event in enumerate(loop.events):
         optimizer = event.value
         if event.kind != "zero" or optimizer is None or optimizer.kind != "optimizer" or optimizer.choice:
+            continue
+        if anonymous(optimizer):
             continue
         stepped = any(same(optimizer, one) for one in loop.optimizers())
         if not stepped and kinds[i:].count("backward") and "step" in kinds[i:] and never_used(event):

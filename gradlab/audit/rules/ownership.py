@@ -6,7 +6,7 @@ from gradlab.audit.trace.conditions import atoms
 from gradlab.audit.trace.event_tree import If, events, walk
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.training_loop import TrainingLoop, same
+from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, same
 from gradlab.audit.trace.values import Value
 
 WHOLE = ("model", "ddp", "instance", "optimizer")
@@ -38,7 +38,7 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
     if value is None:
         return None
     if value.kind == "optimizer":
-        return same(value, optimizer)
+        return same(value, optimizer) or (None if anonymous(value) or anonymous(optimizer) else False)
     root, trained = value.root(), optimizer.trained
     if optimizer.own_weight and root.kind in ("model", "ddp"):
         return False

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.rules.first_rates import alternatives
 from gradlab.audit.rules.registry import loop_rule
-from gradlab.audit.rules.schedule import alternatives
 from gradlab.audit.trace.event_tree import Block, If, Node, events
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value

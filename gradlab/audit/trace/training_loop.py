@@ -349,6 +349,11 @@ def same(one: Value, two: Value) -> bool:
     return any(a is b for _, a in one.choice for _, b in two.choice or ((None, two),))
 
 
+def anonymous(optimizer: Value) -> bool:
+    """Whether nothing shows which optimizer it is: each of what a container that is not seen has."""
+    return not (optimizer.name or optimizer.call or optimizer.choice or optimizer.trained or optimizer.given)
+
+
 def trained(loop: Loop) -> bool:
     """Whether a loop updates weights by itself."""
     return not loop.once and updates(events(loop.body))

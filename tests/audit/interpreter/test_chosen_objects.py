@@ -293,19 +293,6 @@ def fit(name):
         two.step()  # expect: GL305
 fit("adam")
 """,
-    "the scaler of a newer version": """
-if torch.__version__ >= "1.6.0":
-    from torch.cuda.amp import GradScaler
-else:
-    from .dummy import GradScaler
-amp = GradScaler()
-for x, y in loader:
-    optimizer.zero_grad()
-    with torch.autocast("cuda", dtype=torch.float16):
-        loss = F.cross_entropy(model(x), y)
-    amp.scale(loss).backward()
-    optimizer.step()  # expect: GL204
-""",
     "networks from a table": """
 class Small(nn.Linear):
     pass

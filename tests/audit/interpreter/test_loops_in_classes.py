@@ -272,3 +272,38 @@ def test_a_loop_in_a_base_class_of_another_file_calls_what_the_subclass_defines(
     assert found(MINE.replace(f"{clip}\n{step}", f"{step}\n{clip}"), tmp_path) == [("GL101", clip)]
     selected = {c: r for c, r in load_rules().items() if r.severity != "advice"}
     assert audit(read(tmp_path / "base.py"), Project(), selected).findings == []
+
+
+DUMMY = """\
+class GradScaler:
+    def scale(self, loss):
+        return loss
+    def step(self, optimizer):
+        optimizer.step()
+    def update(self):
+        pass
+"""
+NEWER = """\
+import torch
+if torch.__version__ >= "1.6.0":
+    from torch.cuda.amp import GradScaler
+else:
+    from dummy import GradScaler
+
+def fit(model, criterion, optimizer: torch.optim.Optimizer, loader):
+    scaler = GradScaler()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_a_name_that_is_imported_from_pytorch_or_elsewhere_is_pytorchs(tmp_path):
+    (tmp_path / "dummy.py").write_text(DUMMY)
+    assert found(NEWER, tmp_path) == []
+    update = "        scaler.update()\n"
+    assert found(NEWER.replace(update, ""), tmp_path) == [("GL205", "        scaler.step(optimizer)")]

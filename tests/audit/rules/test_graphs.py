@@ -430,6 +430,7 @@ for x, after, reward, done in loader:
     loss = loss - (chosen.log_prob(chosen.sample()) * gain.detach()).mean() + gain.square().mean()
     loss = loss - (F.log_softmax(value(x) - reward, -1) * F.log_softmax(policy(x), -1)).mean()
     loss = loss + F.mse_loss(value(x), reward * (0.9 * value(after)))
+    loss = loss + ((F.log_softmax(policy(x), -1) - reward) * F.log_softmax(policy(x), -1)).mean()
     agent.zero_grad()
     loss.backward()
     agent.step()
@@ -446,6 +447,16 @@ for x, reward in loader:
     two.zero_grad()
     F.mse_loss(value(x), reward).backward()
     two.step()
+""",
+    "the error of a value times a ratio of probabilities": """
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for x, reward, before in loader:
+    ratio = torch.exp(F.log_softmax(policy(x), -1) - before)
+    loss = (ratio * (reward - value(x))).square().mean()
+    agent.zero_grad()
+    loss.backward()
+    agent.step()
 """,
 }
 

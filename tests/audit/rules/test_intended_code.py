@@ -576,17 +576,13 @@ for epoch in range(9):
         opt.zero_grad()
 """,
     "a schedule of something else": """
-class Agent:
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    def fit(self):
-        for x, y in loader:
-            self.epsilon = self.scheduler.step()
-            self.opt.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            self.opt.step()
-Agent(torch.optim.lr_scheduler.StepLR(optimizer, 9)).fit()
+from torch.optim.lr_scheduler import StepLR
+def fit(scheduler, rates):
+    for x, y in loader:
+        epsilon = scheduler.step()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
 """,
     "a schedule that counts the episodes that end in a batch": """
 rates = torch.optim.lr_scheduler.StepLR(optimizer, 9)
@@ -621,29 +617,54 @@ for x, y in loader:
     optimizer.step()
 """,
     "two terms that are added up in one branch": """
+class Loss:
+    def __call__(self, out, y):
+        return F.mse_loss(out, y), y
 class Engine:
     def __init__(self, net, parts):
-        self.net, self.parts = net, parts
-        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.net, self.parts, self.loss = net, parts, Loss()
+        self.opt, self.scaler = torch.optim.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cuda", enabled=False)
     def fit(self):
         for self.batch in loader:
             self.update()
     def update(self):
         x, y = self.batch
+        out = self.net(x)
         if self.parts == "distilled":
-            total, items = self.compute_loss(self.net(x), y, 1)
+            total, items = self.loss(out, y)
         elif self.parts == "both":
-            total, items = self.compute_loss(self.net(x), y, 2)
-            more, others = self.compute_loss_again(self.net(x), y)
+            total, items = self.loss(out, y)
+            more, others = self.loss(out, y)
             total += more
-            items += others
         else:
-            total, items = self.compute_loss(self.net(x), y, 3)
-        if self.parts:
-            total *= 2
+            total, items = self.loss(out, y)
         self.opt.zero_grad()
-        total.backward()
-        self.opt.step()
+        self.scaler.scale(total).backward()
+        self.scaler.step(self.opt)
+        self.scaler.update()
+""",
+    "optimizers under names of a container that is not seen": """
+from munch import Munch
+class Solver(nn.Module):
+    def __init__(self, nets):
+        super().__init__()
+        self.nets, self.optims = nets, Munch()
+        for name in self.nets.keys():
+            self.optims[name] = torch.optim.SGD(self.nets[name].parameters(), lr=0.1)
+    def clear(self):
+        for optim in self.optims.values():
+            optim.zero_grad()
+    def fit(self):
+        nets, optims = self.nets, self.optims
+        for x, y in loader:
+            loss = F.mse_loss(nets.generator(x), y)
+            self.clear()
+            loss.backward()
+            optims.generator.step()
+            loss = nets.discriminator(x).mean()
+            self.clear()
+            loss.backward()
+            optims.discriminator.step()
 """,
 }
 

@@ -283,7 +283,7 @@ def at_end(
     updates, passes = tracker.attempts, tracker.num_backwards
     if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
         yield from too_short(tracker, site)
-    accumulates = updates * 2 <= passes
+    accumulates = tracker.accumulates and updates * 2 <= passes  # else the passes are another optimizer's
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
         yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"
     counted = lengths & {updates, updates + 1, passes, passes + 1}

@@ -301,3 +301,18 @@ def test_a_schedule_that_was_not_passed_and_is_never_stepped(made, more, wrong, 
     exec(compile(program.read_text(), str(program), "exec"), names)
     found = [(f.name, f.site[1]) for f in names["watch"].faults]
     assert found == [("schedule-never-stepped", 15)] * wrong
+
+
+def test_half_of_a_schedule_whose_optimizer_is_replaced_by_another(tmp_path):
+    """Passes that the second optimizer uses are no micro-batches of the first."""
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for _ in range(2):
+            optimizer = SGD(model.parameters(), 0.1)
+            schedule = schedules.PolynomialLR(optimizer, total_iters=80)
+            for batch in batches(40):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+                schedule.step()
+    assert "schedule-length-in-micro-batches" not in [fault.name for fault in watch.faults]

@@ -83,10 +83,14 @@ def skipping_line(sites: Sequence[CallSite | None]) -> CallSite | None:
 
 
 @functools.cache
-def repeats_listed(sites: tuple[CallSite, ...]) -> bool:
-    """Whether the innermost loop around calls, the innermost first, is over a tuple or a list in the text."""
+def repeats_listed(sites: tuple[CallSite, ...], step: tuple[CallSite, ...] = ()) -> bool:
+    """Whether the innermost loop around calls, the innermost first, is over a tuple or a list in the text.
+
+    step: the calls that are running at a step; a loop around it too is none of a window.
+    """
     for code, number in sites:
         around = [n for n in walk(statements(code)) if isinstance(n, LOOPS) and encloses(n, number)]
+        around = [n for n in around if not any(code is other and encloses(n, at) for other, at in step)]
         if around:
             loop = around[-1]
             inner = getattr(loop, "iter", None)

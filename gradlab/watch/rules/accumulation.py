@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.source_lines import check_line, repeats_listed
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
@@ -124,7 +124,7 @@ def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
         yield "mean-of-means", unused[0].site, f"of {', '.join(f'{c:g}' for c in known)} targets"
 
 
-def is_window(unused: list[BackwardPass]) -> bool:
+def is_window(unused: list[BackwardPass], at_step: bool = True) -> bool:
     """Whether these are micro-batches: the same call several times, each time after a forward pass.
 
     A function that is called at two places may be given two terms of one loss; so may a loop over what is listed in the
@@ -132,7 +132,8 @@ def is_window(unused: list[BackwardPass]) -> bool:
     """
     if len(unused) < 2 or any(b.path != unused[0].path for b in unused) or not all(b.num_forwards for b in unused):
         return False
-    return not repeats_listed(tuple((code, number) for code, number, _ in unused[0].path))
+    sites = tuple((code, number) for code, number, _ in unused[0].path)
+    return not repeats_listed(sites, call_stack() if at_step else ())
 
 
 def is_finite(loss: Any) -> bool:

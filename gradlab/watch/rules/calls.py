@@ -29,7 +29,9 @@ def at_clip(tracker: OptimizerTracker, site: CallSite | None, scaling: bool, num
         yield "clip-before-backward" if not tracker.attempts or num_forwards else "clip-after-step", site, ""
     if unused and scaling and not tracker.scaling.unscaled and all(b.scaled for b in unused):
         yield "clip-before-unscale", site, ""
-    if any(c.site == site and c.num_accumulated < len(accumulated) for c in tracker.clips) and is_window(unused):
+    if any(c.site == site and c.num_accumulated < len(accumulated) for c in tracker.clips) and is_window(
+        unused, at_step=False
+    ):
         yield "clip-every-micro-batch", site, ""
 
 

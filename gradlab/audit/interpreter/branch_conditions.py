@@ -100,7 +100,7 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     """A comparison, or `i % n` as a truth value."""
     node = within_loop(engine, node)
     if is_past_the_last(engine, node):
-        return FALSE
+        return FALSE if isinstance(node.ops[0], ast.Eq) else TRUE
     written = text(node)
     periods: set[str] = set()
     at = arithmetic(engine, node, periods)

@@ -20,7 +20,9 @@ LEAVING = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 def overwritten(module: Module) -> Iterator[ast.AST]:
     if "backward" not in module.source.text:
         return
-    nodes: list[ast.For | ast.With | ast.If | ast.FunctionDef] = [node for kind in BLOCKS for node in module.source.nodes.of(kind)]
+    nodes: list[ast.For | ast.With | ast.If | ast.FunctionDef] = [
+        node for kind in BLOCKS for node in module.source.nodes.of(kind)
+    ]
     blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
     around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
     for node, block in blocks:
@@ -43,7 +45,12 @@ def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
         if isinstance(loop, ast.For) and not any(isinstance(part, LEAVING) or is_backward(part) for part in walk(loop)):
             for one in statements(loop.body):
                 name = stored_name(one)
-                if name and LOSS.search(name) and thrown_away(one, name, loop) and goes_on(name, [*block[i + 1 :], *after]):
+                if (
+                    name
+                    and LOSS.search(name)
+                    and thrown_away(one, name, loop)
+                    and goes_on(name, [*block[i + 1 :], *after])
+                ):
                     yield one
 
 

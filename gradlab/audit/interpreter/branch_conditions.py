@@ -99,7 +99,7 @@ def of_class(value: Value, kind: Value) -> bool | None:
 def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     """A comparison, or `i % n` as a truth value."""
     node = within_loop(engine, node)
-    if is_past_the_last(engine, node):
+    if isinstance(node, ast.Compare) and is_past_the_last(engine, node):
         return FALSE if isinstance(node.ops[0], ast.Eq) else TRUE
     written = text(node)
     periods: set[str] = set()

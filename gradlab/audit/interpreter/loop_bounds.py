@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TypeGuard
 
 from gradlab.audit.interpreter.canonical_text import canonical, youngest
 from gradlab.audit.trace.engine import Engine
@@ -52,9 +51,9 @@ def is_last(engine: Engine, node: ast.expr) -> bool:
     return missing == 0 and canonical(engine, right) == left.stop
 
 
-def is_past_the_last(engine: Engine, node: ast.expr) -> TypeGuard[ast.Compare]:
+def is_past_the_last(engine: Engine, node: ast.Compare) -> bool:
     """i == n or i != n in a loop over range(n): an index that never gets there."""
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+    if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
         return False
     index, bound = engine.value(node.left), node.comparators[0]
     counts = index.kind == "index" and index.of_loop and bool(index.stop) and not index.stride and not index.offset

@@ -2,10 +2,10 @@
 
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
 (softmax, sigmoid); rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square; square: squares one by one;
-ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an output, its sum; total: the sum of outputs or shares; part: one of
-several outputs; several: one of those of a network whose code is not there; slope: a derivative that has a graph;
-scores: a product of outputs, or a multiple of one. Everything else is the empty word: nothing is known, nothing is
-reported.
+ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an output, its sum; total: the
+sum of outputs or shares; part: one of several outputs; several: one of those of a network whose code is not there;
+slope: a derivative that has a graph; scores: a product of outputs, or a multiple of one. Everything else is the empty
+word: nothing is known, nothing is reported.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
     if loop.statement is None or not isinstance(outer, ast.For):
         return
     counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
-    ends = {ast.unparse(end) for count in counts for end in count.args if EPOCHS.search(ast.unparse(end))}
+    ends = {ast.unparse(end) for count in counts for end in last_numbers(count) if EPOCHS.search(ast.unparse(end))}
     for step in scenario.of("schedule"):
         schedule = step.event.value
         now_and_then = scenario.own_guards(step) & loop.varying(step)
@@ -109,6 +109,16 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
             schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
         ):
             yield Hit(step)
+
+
+def last_numbers(count: ast.Call) -> list[ast.expr]:
+    """The arguments of a range(); n of range(1, n + 1)."""
+    return [
+        arg.left
+        if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.Add) and ast.unparse(arg.right) == "1"
+        else arg
+        for arg in count.args
+    ]
 
 
 def of_one_epoch(schedule: Value) -> bool:

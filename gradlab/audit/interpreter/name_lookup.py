@@ -139,6 +139,8 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
         return Value("model", f"{value.name}.module", raw=wrapper, of=wrapper.of, birth=value.birth)
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
+    if value.kind == "optimizer" and name == "defaults":
+        return Value("dict")  # of settings
     if value.kind == "tensor" and name in ("data", "values"):
         return Value("detached", cut=node, cut_path=engine.module.path)
     if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):

@@ -28,6 +28,8 @@ ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
 FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
 """Of these, the ones that no cycle or warm-up of an epoch is made of."""
+LOADER = re.compile(r"load|_dl\b")
+"""Names of what batches come from."""
 SHORTER = re.compile(r"//|/|accum|ceil", re.I)
 RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
 """Names of schedules of a learning rate, and of nothing else."""
@@ -121,10 +123,10 @@ def last_numbers(count: ast.Call) -> list[ast.expr]:
     ]
 
 
-def of_one_epoch(schedule: Value) -> bool:
-    """Whether a schedule that falls to its end is as long as a loader."""
+def of_one_epoch(schedule: Value, makers: re.Pattern[str] = FALLING) -> bool:
+    """Whether a schedule that one of these makes, which falls to its end, is as long as a loader."""
     length = re.match(r"([\w.]+ <- )*len\(([\w.]+)\)( <- |$)", schedule.lengths[-1]) if schedule.lengths else None
-    return length is not None and bool(FALLING.search(schedule.maker) and re.search(r"load|_dl\b", length[2]))
+    return length is not None and bool(makers.search(schedule.maker) and LOADER.search(length[2]))
 
 
 @scenario_rule("GL402")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.rules.registry import loop_rule
-from gradlab.audit.rules.schedule import alternatives
+from gradlab.audit.rules.schedule import ENDING, LOADER, alternatives, of_one_epoch
 from gradlab.audit.trace.event_tree import Block, If, Node, events
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
@@ -28,7 +28,9 @@ def updates_in_epochs(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         schedule = event.value
         if event.kind == "schedule" and schedule is not None and not event.arguments and not schedule.prepared:
             made = alternatives(schedule)
-            if made and all(map(of_all_updates, made)):
+            if made and (
+                all(map(of_all_updates, made)) or (over_epochs(loop) and all(of_one_epoch(one, ENDING) for one in made))
+            ):
                 yield event.path, event.node
 
 
@@ -41,6 +43,12 @@ def each(items: list[Node]) -> Iterator[Event]:
             yield from each([*item.then, *item.other])
         elif isinstance(item, Block):
             yield from each(item.body)
+
+
+def over_epochs(loop: TrainingLoop) -> bool:
+    """Whether a loop over batches is in one that is not."""
+    inner, outer = (getattr(one.node, "iter", None) for one in (loop.statement, loop.outer[-1]) if one is not None)
+    return all(one is not None and bool(LOADER.search(ast.unparse(one))) == (one is inner) for one in (inner, outer))
 
 
 def of_all_updates(schedule: Value) -> bool:

@@ -21,7 +21,7 @@ def engine_bypassed(scenario: Scenario) -> Iterator[Hit]:
         before = [b for b in backwards if b.k == step.k and b.event.through is None and plain(b)]
         through = any(b.event.through is not None for b in backwards if b.k == step.k)
         flagged = any(e.kind == "backward" and e.through is not None for e in scenario.loop.events)
-        if before and not through and ((value.kind == "engine" and not flagged) or prepared(before[-1])):
+        if before and ((value.kind == "engine" and not flagged and not through) or prepared(before[-1])):
             yield Hit(before[-1], (step,))
 
 

@@ -53,6 +53,14 @@ def fit(net, stepper, apex):
 """
 CASES = {
     "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
+    "Accelerate's, before an attack through it": (
+        ACCELERATE.replace(
+            "    optimizer.step()",
+            "    if attacked:\n        accelerator.backward(F.cross_entropy(model(x + 0.1), y))\n    optimizer.step()",
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()  # expect: GL509",
+    ),
     "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine of a helper": (FOUND_BY_USE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine by its name": (

@@ -31,11 +31,11 @@ def plain(backward: Occurrence) -> bool:
 
 
 def prepared(backward: Occurrence) -> bool:
-    """Whether a loss comes from a network that an accelerator or Fabric made in this text has prepared."""
+    """Whether a loss comes from a network that an accelerator or Fabric has prepared, which is surely one."""
     value = backward.event.value
     if value is None or value.kind != "tensor" or value.scaled is not None or value.apex:
         return False
     owners = [
         e.value.prepared for e in (value.forward, *value.chain) if e is not None and e.value and differentiable(e)
     ]
-    return any(owner is not None and owner.call is not None for owner in owners)
+    return any(o is not None and (o.call is not None or (o.annotated and not o.given)) for o in owners)

@@ -53,6 +53,27 @@ def fit(net, stepper, apex):
 """
 CASES = {
     "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
+    "Accelerate's, by an annotation": (
+        ACCELERATE.replace("\n", "\n    ")
+        .replace("accelerator = Accelerator()", "")
+        .replace("    from", "from")
+        .replace(
+            "import Accelerator\n", "import Accelerator\ndef fit(model, optimizer, loader, accelerator: Accelerator):\n"
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()  # expect: GL509",
+    ),
+    "Accelerate's, or none, by an annotation": (
+        ACCELERATE.replace("\n", "\n    ")
+        .replace("accelerator = Accelerator()", "")
+        .replace("    from", "from")
+        .replace(
+            "import Accelerator\n",
+            "import Accelerator\ndef fit(model, optimizer, loader, accelerator: Accelerator | None):\n",
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()",
+    ),
     "Accelerate's, before an attack through it": (
         ACCELERATE.replace(
             "    optimizer.step()",

@@ -68,6 +68,29 @@ for x, y in loader:
     engine.step()
     schedule.step()
 """,
+    "or an object in its place that does nothing": """
+class Nothing:
+    def step(self):
+        pass
+class Trainer:
+    def __init__(self, optimizer, scheduler=None, n=4):
+        self.optimizer, self.n = optimizer, n
+        self.scheduler = Nothing() if scheduler is None else scheduler
+    def fit(self):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / self.n).backward()  # gradlab: ignore[GL308]
+            if (i + 1) % self.n == 0 or i + 1 == len(loader):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            self.scheduler.step()  # expect: GL401
+    def fit_in_updates(self):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / self.n).backward()  # gradlab: ignore[GL308]
+            if (i + 1) % self.n == 0 or i + 1 == len(loader):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.scheduler.step()
+""",
     "as long as all updates, stepped in each epoch": """
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 epochs = 9

@@ -43,7 +43,7 @@ for x, y in loader:
         severity="warning",
         message="a term of the loss depends on none of the weights that are stepped: it changes nothing",
         why="Both sides of it are data, or the answers of a network that stays as it is: the output of the network "
-        "that is trained was meant for one of them.",
+        "that is trained was meant for one of them. Or item() has made it a number, which has no gradient.",
         wrong="""
 teacher = nn.Linear(8, 4).requires_grad_(False)
 for x, y in loader:

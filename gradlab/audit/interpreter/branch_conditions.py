@@ -6,7 +6,7 @@ import ast
 import re
 
 from gradlab.audit.interpreter.canonical_text import canonical, parts, youngest
-from gradlab.audit.interpreter.loop_bounds import changes_once, is_last, since_first
+from gradlab.audit.interpreter.loop_bounds import changes_once, is_last, is_past_the_last, since_first
 from gradlab.audit.interpreter.window_periods import OfIteration, arithmetic, counter, is_entry
 from gradlab.audit.source.syntax import dotted, kinds, text
 from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined, negation
@@ -90,6 +90,8 @@ def of_class(value: Value, kind: Value) -> bool | None:
 def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     """A comparison, or `i % n` as a truth value."""
     node = within_loop(engine, node)
+    if isinstance(node, ast.Compare) and is_past_the_last(engine, node):
+        return FALSE if isinstance(node.ops[0], ast.Eq) else TRUE
     written = text(node)
     periods: set[str] = set()
     at = arithmetic(engine, node, periods)

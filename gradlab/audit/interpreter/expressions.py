@@ -104,9 +104,10 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
         return count_of(left, "clamp")  # `mask.sum() + 1e-8`
     if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
         known = is_traced(left) and is_traced(right)
+        facts = {"numbers": (*left.numbers, *right.numbers), **provenance(engine, node, [left, right])}
         if known and "detached" in (left.kind, right.kind):
-            return Value("detached", **provenance(engine, node, [left, right]))
-        return engine.results.setdefault(engine.canonical(node), Value(**provenance(engine, node, [left, right])))
+            return Value("detached", **facts)
+        return engine.results.setdefault(engine.canonical(node), Value(**facts))
     return combined(engine, node.op, left, right, node.right, node.left)
 
 

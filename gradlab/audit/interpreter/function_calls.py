@@ -14,8 +14,9 @@ from gradlab.audit.knowledge.opaque_calls import opaque_call
 from gradlab.audit.source import syntax
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.choices import choice, returned
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.event_tree import Block, events, walk
+from gradlab.audit.trace.event_tree import Block, Node, events, walk
 from gradlab.audit.trace.iterables import several
 from gradlab.audit.trace.values import Event, Frame, Scope, Value
 
@@ -118,7 +119,7 @@ def enter(
     if any(isinstance(item, Event) for item in walk(body)):
         engine.out.append(Block(function, module.path, body, function.name))
     engine.answers = engine.returned.pop()
-    return merged(engine.answers)
+    return one_context(engine.answers, body) or merged(engine.answers)
 
 
 @lru_cache(maxsize=2000)
@@ -137,6 +138,14 @@ def abstract(node: Function) -> bool:
     )
 
 
+def one_context(values: list[Value], body: list[Node]) -> Value | None:
+    """`no_sync()` or another context, each under its condition; something unknown where the conditions are not."""
+    if len(values) < 2 or len({v.word == "no_sync" for v in values}) < 2:
+        return None
+    found = returned(body)
+    return Value(made=True) if found is None or len(found) != len(values) else choice(found)
+
+
 def merged(values: list[Value]) -> Value:
     """What a function returns, of all its `return`; of tuples of one length each item by itself."""
     telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
@@ -145,8 +154,6 @@ def merged(values: list[Value]) -> Value:
     for one in telling:  # what stands for one or several: itself, or a list of it
         if one.kind in ("optimizer", "list") and all(v is one or v.items == [one] for v in telling):
             return one
-    if any(v.word == "no_sync" for v in telling) and any(v.word != "no_sync" for v in telling):
-        return Value(made=True)  # one of several contexts
     rows = [v.items for v in telling if v.kind == "list" and not v.choice]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
         return several([merged(list(column)) for column in zip(*rows)])

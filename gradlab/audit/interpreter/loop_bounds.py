@@ -51,6 +51,15 @@ def is_last(engine: Engine, node: ast.expr) -> bool:
     return missing == 0 and canonical(engine, right) == left.stop
 
 
+def is_past_the_last(engine: Engine, node: ast.Compare) -> bool:
+    """i == n or i != n in a loop over range(n): an index that never gets there."""
+    if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return False
+    index, bound = engine.value(node.left), node.comparators[0]
+    counts = index.kind == "index" and index.of_loop and bool(index.stop) and not index.stride and not index.offset
+    return counts and canonical(engine, bound) == index.stop
+
+
 def reaches_stop(engine: Engine, one: ast.expr, other: ast.expr) -> bool:
     """i + m and n, or n - m and i, in a loop over range(0, n, m)."""
     if not isinstance(one, ast.BinOp) or not isinstance(one.op, (ast.Add, ast.Sub)):

@@ -86,8 +86,9 @@ def imported(engine: Engine, name: str, level: int, module: Module) -> Value:
 def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> Value:
     if name in value.attributes and (value.kind != "ddp" or name != "module" or value.attributes[name].raw):
         known = value.attributes[name]
-        if known.kind == "unknown" and known.given and value.lineage:
-            known.kind = class_usage(engine, value, name, dotted(node)) or kind_by_name(name) or "unknown"
+        for one in (known, *(v for _, v in known.choice)):
+            if one.kind == "unknown" and one.given and value.lineage:
+                one.kind = class_usage(engine, value, name, dotted(node)) or kind_by_name(name) or "unknown"
         return known
     made = known_attribute(engine, value, name, node)
     if made is None:
@@ -139,6 +140,8 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
         return Value("model", f"{value.name}.module", raw=wrapper, of=wrapper.of, birth=value.birth)
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
+    if value.kind == "optimizer" and name == "defaults":
+        return Value("dict")  # of settings
     if value.kind == "tensor" and name in ("data", "values"):
         return Value("detached", cut=node, cut_path=engine.module.path)
     if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):

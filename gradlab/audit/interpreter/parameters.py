@@ -134,6 +134,7 @@ def refine(
                 loss = kind == "model" and kind_by_name(parameter or name) == "criterion"
                 value.kind = "criterion" if loss else kind
                 value.given = "None" in text or "Optional" in text
+                value.annotated = True
                 return
         if name and adopt_class(engine, value, annotation):
             return

@@ -36,7 +36,7 @@ def follow_return(engine: Engine, node: ast.Return) -> None:
         engine.remember(value, node.value)
     if engine.returned:
         engine.returned[-1].append(value)
-    engine.out.append(Jump("return", node))
+    engine.out.append(Jump("return", node, value))
 
 
 def follow_jump(engine: Engine, node: ast.Raise | ast.Continue | ast.Break) -> None:

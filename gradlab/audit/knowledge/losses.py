@@ -93,7 +93,7 @@ def loss(
     if not maker.startswith("torch.nn"):
         for value in tensors:
             if not value.scalar:
-                take_apart(value)  # perhaps
+                made.pieces = made.pieces | take_apart(value)  # perhaps
     others = [v for v in args if v.kind == "unknown"]
     if others and not any("[" in v.name for v in others):  # a part of it is another in each iteration
         made.target = max(v.birth for v in others)

@@ -34,6 +34,7 @@ def combined(
         range=word,
         linear=linear(op, left, right),
         made_of=(left, right),
+        numbers=(*left.numbers, *right.numbers) if isinstance(op, ast.Add) else made.numbers,
         compared=value_ranges.compared(op, left, right),
         roots=made.roots | tokens,
         **provenance(engine, right_node, [left, right]),

@@ -36,8 +36,9 @@ FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 
 def tensor_method(call: CallSite, owner: Value) -> Value:
     name, node = call.name, call.node
-    if name in DETACHED:
+    if name in DETACHED and not (name == "sample" and call.keywords.keys() - {"sample_shape"}):  # a project's own
         made = detached(call.engine, node)
+        made.numbers = (owner.derived("tensor", cut=node, cut_path=made.cut_path),) if name == "item" else ()
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made

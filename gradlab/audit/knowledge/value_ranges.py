@@ -2,10 +2,10 @@
 
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
 (softmax, sigmoid); rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square; square: squares one by one;
-error: the mean of squares; exp, expsum: exp of an output, its sum; total: the sum of outputs or shares; part: one of
-several outputs; several: one of those of a network whose code is not there; slope: a derivative that has a graph;
-scores: a product of outputs, or a multiple of one. Everything else is the empty word: nothing is known, nothing is
-reported.
+ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an output, its sum; total: the
+sum of outputs or shares; part: one of several outputs; several: one of those of a network whose code is not there;
+slope: a derivative that has a graph; scores: a product of outputs, or a multiple of one. Everything else is the empty
+word: nothing is known, nothing is reported.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def has_constant(node: ast.Call, value: float) -> bool:
 def fault(name: str, word: str) -> str:
     """What is wrong with a function of a tensor, as `Event.what`."""
     if name in LOGS:
-        return "log" if word in ("share", "rest", "any") else "exp" if word == "expsum" else ""
+        return "log" if word in ("share", "rest", "any", "ratio") else "exp" if word == "expsum" else ""
     if name == "sqrt":
         return {"square": "sqrt", "bounded": "sqrt", "error": "rmse"}.get(word, "")
     return "exp" if name == "exp" and word == "any" else ""
@@ -139,7 +139,8 @@ def arithmetic(
     if isinstance(op, ast.Sub) and left.kind == "number" and left.value == 1:
         return {**dict.fromkeys(RAW, "rest"), "share": "share", "bounded": "share"}.get(two, ""), NO_ROOTS
     if isinstance(op, ast.Div) and right.kind == "tensor":
-        return "", tokens_of(emit_unstable(engine, node, quotient_fault(left, right), left, right))
+        tokens = tokens_of(emit_unstable(engine, node, quotient_fault(left, right), left, right))
+        return ("ratio" if one == "square" else ""), tokens
     if isinstance(op, ast.MatMult):
         return product([left, right]), NO_ROOTS
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:

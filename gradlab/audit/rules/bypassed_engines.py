@@ -21,7 +21,7 @@ def engine_bypassed(scenario: Scenario) -> Iterator[Hit]:
         before = [b for b in backwards if b.k == step.k and b.event.through is None and plain(b)]
         through = any(b.event.through is not None for b in backwards if b.k == step.k)
         flagged = any(e.kind == "backward" and e.through is not None for e in scenario.loop.events)
-        if before and not through and ((value.kind == "engine" and not flagged) or prepared(before[-1])):
+        if before and ((value.kind == "engine" and not flagged and not through) or prepared(before[-1])):
             yield Hit(before[-1], (step,))
 
 
@@ -31,11 +31,11 @@ def plain(backward: Occurrence) -> bool:
 
 
 def prepared(backward: Occurrence) -> bool:
-    """Whether a loss comes from a network that an accelerator or Fabric made in this text has prepared."""
+    """Whether a loss comes from a network that an accelerator or Fabric has prepared, which is surely one."""
     value = backward.event.value
     if value is None or value.kind != "tensor" or value.scaled is not None or value.apex:
         return False
     owners = [
         e.value.prepared for e in (value.forward, *value.chain) if e is not None and e.value and differentiable(e)
     ]
-    return any(owner is not None and owner.call is not None for owner in owners)
+    return any(o is not None and (o.call is not None or (o.annotated and not o.given)) for o in owners)

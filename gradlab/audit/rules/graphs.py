@@ -40,9 +40,9 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
             yield Hit(second, (first,))
             continue
         both = [e for e in forwards(first) if e in forwards(second)]
-        shared = pieces_of(first) & pieces_of(second)
+        taken = [pieces_of(first), pieces_of(second)]
         for event in both:
-            if through_same(event, trained, shared) and happened(scenario, event, first, second):
+            if through_same(event, trained, taken) and happened(scenario, event, first, second):
                 yield Hit(second, (first,))
                 break
 
@@ -125,11 +125,13 @@ def pieces_of(backward: Occurrence) -> frozenset[int]:
     return pieces(backward.event.value) if backward.event.value is not None else NO_ROOTS
 
 
-def through_same(event: Event, trained: list[Value], shared: frozenset[int]) -> bool:
-    """Whether a forward pass is one of a trained network, whose result is used as a whole, or the same part of it."""
+def through_same(event: Event, trained: list[Value], pieces: list[frozenset[int]]) -> bool:
+    """Whether a forward pass is one of a trained network, whose result one loss uses as a whole, or both a part of."""
     model = event.value
-    whole = not event.parts or bool(event.parts & shared - {0})
-    return model is not None and whole and not model.choice and any(overlap(model, one) for one in trained)
+    whole = not all(event.parts & own for own in pieces) or bool(event.parts & pieces[0] & pieces[1] - {0})
+    if model is None or not whole or len({one.root() for _, one in model.choice}) > 1:
+        return False  # of several networks, which may not be one and the same twice
+    return any(overlap(model, one) for one in trained)
 
 
 def happened(scenario: Scenario, event: Event, first: Occurrence, second: Occurrence) -> bool:

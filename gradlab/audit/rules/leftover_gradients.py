@@ -12,7 +12,7 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.training_loop import differentiable
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Value
 
 
@@ -36,16 +36,21 @@ def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
             for other in optimizers:
                 if own is None or other is own or any(overlap(a, b) for a in own.trained for b in other.trained):
                     continue
-                mine, theirs = places(first, own), places(first, other)
-                if not mine or not theirs or not places(second, own) or each_feeds_other(first, second, own, other):
+                mine, theirs = places(loop, first, own), places(loop, first, other)
+                if (
+                    not mine
+                    or not theirs
+                    or not places(loop, second, own)
+                    or each_feeds_other(loop, first, second, own, other)
+                ):
                     continue
                 stepped = any(s.kind == "step" and s.event.value is other for s in between)
                 zeroed = any(s.kind == "zero" and concerns(loop, s, other) for s in between)
                 rest = (s.kind for s in scenario.after(second) if s.k == step.k and s.event.value is other)
-                through = bool(places(second, other)) and next(rest, "") != "step"
+                through = bool(places(loop, second, other)) and next(rest, "") != "step"
                 if stepped and (through or mine[-1] > theirs[0]):
                     yield Hit(step, (first, second), first.event.node)
-                elif zeroed and not stepped and places(second, other):
+                elif zeroed and not stepped and places(loop, second, other):
                     yield Hit(step, (first, second), second.event.node)
 
 
@@ -65,21 +70,22 @@ def since_zeroing(scenario: Scenario, step: Occurrence) -> list[Occurrence]:
     return []
 
 
-def each_feeds_other(first: Occurrence, second: Occurrence, own: Value, other: Value) -> bool:
+def each_feeds_other(loop: TrainingLoop, first: Occurrence, second: Occurrence, own: Value, other: Value) -> bool:
     """Whether one loss passes through own networks last and the other through the other's: an encoder and a decoder."""
-    reached = [(places(one, own), places(one, other)) for one in (first, second)]
+    reached = [(places(loop, one, own), places(loop, one, other)) for one in (first, second)]
     if not all(mine and theirs for mine, theirs in reached):
         return False
     ends = {mine[-1] > theirs[-1] for mine, theirs in reached}
     return len(ends) == 2
 
 
-def places(backward: Occurrence, optimizer: Value) -> list[int]:
-    """Where among the forward passes that a loss comes from, in order, an optimizer's networks are."""
+def places(loop: TrainingLoop, backward: Occurrence, optimizer: Value) -> list[int]:
+    """Where among the loop's events the forward passes of an optimizer's networks are that a loss comes from."""
     value = backward.event.value
-    passes = sources(value) if value is not None and not value.choice else []
+    passes = {id(e) for e in sources(value)} if value is not None and not value.choice else set()
     return [
         i
-        for i, event in enumerate(passes)
-        if event.value is not None and differentiable(event) and any(overlap(event.value, m) for m in optimizer.trained)
+        for i, event in enumerate(loop.events)
+        if id(event) in passes and event.value is not None and differentiable(event)
+        if any(overlap(event.value, m) for m in optimizer.trained)
     ]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.registry import text_rule
-from gradlab.audit.rules.schedule import ENDING, FALLING
+from gradlab.audit.rules.schedule_length import ENDING, FALLING
 from gradlab.audit.source.project import Function, Module, methods_of
 from gradlab.audit.source.syntax import called_name, dotted, walk
 

@@ -75,8 +75,9 @@ def never_used(zero: Event) -> bool:
     if not (name := zeroed_name(zero)) or zero.module is None or zero.value is None:
         return False
     given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
+    each = rf"\bfor\b[^\n:]*\b{re.escape(name)}\b[^\n:]*\bin\b"  # of several, each of which may step by its own name
     known = zero.value.call is not None and not zero.value.shared
-    return not stepped_in_text(zero) and (known or re.search(given, zero.module.source.text) is None)
+    return not stepped_in_text(zero) and (known or re.search(f"{given}|{each}", zero.module.source.text) is None)
 
 
 @scenario_rule("GL702")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
@@ -20,22 +20,37 @@ LEAVING = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 def overwritten(module: Module) -> Iterator[ast.AST]:
     if "backward" not in module.source.text:
         return
-    for kind in BLOCKS:
-        for node in module.source.nodes.of(kind):
-            yield from in_block(node.body)
-            yield from in_block(getattr(node, "orelse", []))
+    nodes: list[ast.For | ast.With | ast.If | ast.FunctionDef] = [
+        node for kind in BLOCKS for node in module.source.nodes.of(kind)
+    ]
+    blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
+    around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
+    for node, block in blocks:
+        yield from in_block(block, [*behind(node, around)])
+
+
+def behind(node: ast.stmt, around: Mapping[int, tuple[ast.stmt, list[ast.stmt]]]) -> Iterator[ast.stmt]:
+    """The statements after an `if` or a `with`, in the same iteration of the loop around it."""
+    while isinstance(node, (ast.If, ast.With)) and id(node) in around:
+        node, following = around[id(node)]
+        yield from following
 
 
 def is_backward(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
 
 
-def in_block(block: list[ast.stmt]) -> Iterator[ast.AST]:
+def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
     for i, loop in enumerate(block):
         if isinstance(loop, ast.For) and not any(isinstance(part, LEAVING) or is_backward(part) for part in walk(loop)):
             for one in statements(loop.body):
                 name = stored_name(one)
-                if name and LOSS.search(name) and thrown_away(one, name, loop) and goes_on(name, block[i + 1 :]):
+                if (
+                    name
+                    and LOSS.search(name)
+                    and thrown_away(one, name, loop)
+                    and goes_on(name, [*block[i + 1 :], *after])
+                ):
                     yield one
 
 

@@ -99,7 +99,9 @@ def backward_inside_autocast(scenario: Scenario) -> Iterator[Hit]:
 @scenario_rule("GL210")
 def fp16_without_scaler(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
-    if any(e.kind in ("unscale", "update") or e.scaler for e in loop.events) or uncertain(loop, "scaler", "self"):
+    if any(e.kind in ("unscale", "update") or e.scaler for e in loop.events) or uncertain(
+        loop, "scaler", "self", scenario=scenario
+    ):
         return
     branches = (item.node for item in walk_events(loop.body) if isinstance(item, If))
     if any(node is not None and calls_scale(node) for node in branches):

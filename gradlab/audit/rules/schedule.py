@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.first_rates import RATE, alternatives, counts_after, has_own_schedules
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
@@ -21,10 +20,6 @@ from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
 COUNTED = re.compile(r"len\(")
-ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
-"""Schedules that are over after their length."""
-FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
-"""Of these, the ones that no cycle or warm-up of an epoch is made of."""
 SHORTER = re.compile(r"//|/|accum|ceil", re.I)
 
 
@@ -72,33 +67,6 @@ def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
         stretched = any(re.search(r"\* *[\w.]*accum", text) for text in schedule.lengths)
         if scenario.partial(step) and not (stretched and step.inside("accumulate")):
             yield Hit(step)
-
-
-@scenario_rule("GL405")
-def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
-    """A schedule as long as the loop over epochs, or as one epoch, is stepped in each iteration of one over batches."""
-    loop = scenario.loop
-    outer = loop.outer[-1].node if loop.outer else None
-    if loop.statement is None or not isinstance(outer, ast.For):
-        return
-    counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
-    ends = {ast.unparse(end) for count in counts for end in count.args if EPOCHS.search(ast.unparse(end))}
-    for step in scenario.of("schedule"):
-        schedule = step.event.value
-        now_and_then = scenario.own_guards(step) & loop.varying(step)
-        if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
-            continue
-        made = alternatives(schedule)
-        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in made) or (
-            schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
-        ):
-            yield Hit(step)
-
-
-def of_one_epoch(schedule: Value) -> bool:
-    """Whether a schedule that falls to its end is as long as a loader."""
-    length = re.match(r"([\w.]+ <- )*len\(([\w.]+)\)( <- |$)", schedule.lengths[-1]) if schedule.lengths else None
-    return length is not None and bool(FALLING.search(schedule.maker) and re.search(r"load|_dl\b", length[2]))
 
 
 @scenario_rule("GL402")

@@ -6,14 +6,60 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.first_rates import alternatives
-from gradlab.audit.rules.registry import loop_rule
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.event_tree import Block, If, Node, events
+from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
 BATCHES = re.compile(r"len\([\w.\[\]'\"]*(load|dl\b|data|batch|iter)", re.I)
 """The number of the batches of an epoch."""
+ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
+"""Schedules that are over after their length."""
+FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
+"""Of these, the ones that no cycle or warm-up of an epoch is made of."""
+LOADER = re.compile(r"load|_dl\b")
+"""Names of what batches come from."""
+
+
+@scenario_rule("GL405")
+def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
+    """A schedule as long as the loop over epochs, or as one epoch, is stepped in each iteration of one over batches."""
+    loop = scenario.loop
+    outer = loop.outer[-1].node if loop.outer else None
+    if loop.statement is None or not isinstance(outer, ast.For):
+        return
+    counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
+    ends = {ast.unparse(end) for count in counts for end in last_numbers(count) if EPOCHS.search(ast.unparse(end))}
+    for step in scenario.of("schedule"):
+        schedule = step.event.value
+        now_and_then = scenario.own_guards(step) & loop.varying(step)
+        if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
+            continue
+        made = alternatives(schedule)
+        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in made) or (
+            schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
+        ):
+            yield Hit(step)
+
+
+def last_numbers(count: ast.Call) -> list[ast.expr]:
+    """The arguments of a range(); n of range(1, n + 1)."""
+    return [
+        arg.left
+        if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.Add) and ast.unparse(arg.right) == "1"
+        else arg
+        for arg in count.args
+    ]
+
+
+def of_one_epoch(schedule: Value, makers: re.Pattern[str] = FALLING) -> bool:
+    """Whether a schedule that one of these makes, which falls to its end, is as long as a loader."""
+    length = re.match(r"([\w.]+ <- )*len\(([\w.]+)\)( <- |$)", schedule.lengths[-1]) if schedule.lengths else None
+    return length is not None and bool(makers.search(schedule.maker) and LOADER.search(length[2]))
 
 
 @loop_rule("GL409")
@@ -28,7 +74,9 @@ def updates_in_epochs(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         schedule = event.value
         if event.kind == "schedule" and schedule is not None and not event.arguments and not schedule.prepared:
             made = alternatives(schedule)
-            if made and all(map(of_all_updates, made)):
+            if made and (
+                all(map(of_all_updates, made)) or (over_epochs(loop) and all(of_one_epoch(one, ENDING) for one in made))
+            ):
                 yield event.path, event.node
 
 
@@ -41,6 +89,12 @@ def each(items: list[Node]) -> Iterator[Event]:
             yield from each([*item.then, *item.other])
         elif isinstance(item, Block):
             yield from each(item.body)
+
+
+def over_epochs(loop: TrainingLoop) -> bool:
+    """Whether a loop over batches is in one that is not."""
+    inner, outer = (getattr(one.node, "iter", None) for one in (loop.statement, loop.outer[-1]) if one is not None)
+    return all(one is not None and bool(LOADER.search(ast.unparse(one))) == (one is inner) for one in (inner, outer))
 
 
 def of_all_updates(schedule: Value) -> bool:

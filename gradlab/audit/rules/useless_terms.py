@@ -28,6 +28,15 @@ def term_of_nothing_trained(scenario: Scenario) -> Iterator[Hit]:
             if is_traced(term) and (without_graph(term, loss) or idle(term, loss, moved)):
                 cut = first_cut(term)
                 yield Hit(backward, (), cut.cut if cut is not None and cut.cut_path == backward.event.path else None)
+        for number in loss.numbers:
+            if reaches(number, moved) and not goes_backward(scenario, number):
+                yield Hit(backward, (), number.cut, number.cut_path)
+
+
+def goes_backward(scenario: Scenario, term: Value) -> bool:
+    """Whether a tensor of which only the number is in a loss is, or may be, differentiated by itself."""
+    losses = [b.event.value or Value() for b in scenario.of("backward")]
+    return any(not loss.roots or bool(loss.roots & term.roots) for loss in losses if term not in loss.numbers)
 
 
 def without_graph(term: Value, loss: Value) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, joined, negation
+from gradlab.audit.trace.event_tree import If, Jump, Node, walk
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import Value
 
@@ -60,3 +63,26 @@ def either(test: Formula, one: Value, two: Value | None) -> Value:
             other.root().wrapped = False  # by what is never made
         return taken
     return choice([(test, one), (negation(test), two)])
+
+
+def returned(items: Sequence[Node]) -> list[tuple[Formula, Value]] | None:
+    """What a function's body returns outside its loops, each with its condition; None where its end may be reached."""
+    found: list[tuple[Formula, Value]] = []
+    left = outcomes(items, TRUE, found)
+    return found if left == FALSE and found else None
+
+
+def outcomes(items: Sequence[Node], when: Formula, found: list[tuple[Formula, Value]]) -> Formula:
+    """Add what is returned; the result is the condition under which the end of the items is reached."""
+    for item in items:
+        if when == FALSE:
+            break
+        if isinstance(item, Jump):
+            if item.kind == "return" and item.value is not None:
+                found.append((when, item.value))
+            return FALSE
+        if isinstance(item, If) and any(isinstance(part, Jump) for part in walk([item])):
+            sides = [(item.test, item.then), (negation(item.test), item.other)]
+            ends = [outcomes(side, joined("and", [when, test]), found) for test, side in sides if test != FALSE]
+            when = joined("or", ends)
+    return when

@@ -14,6 +14,7 @@ from gradlab.audit.trace.values import Event, Value
 class Jump:
     kind: str  # continue, break, return, raise
     node: ast.AST
+    value: Value | None = None  # that is returned
 
 
 @dataclass(eq=False)

@@ -146,6 +146,7 @@ class Value:
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
+    numbers: tuple[Value, ...] = ()  # the tensors of which item(), `cut`, is a term of it
     own_weight: bool = False  # made here with a gradient of its own: a part of no network
     leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic

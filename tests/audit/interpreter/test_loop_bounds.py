@@ -28,6 +28,12 @@ def test_no_sync_in_the_last_iteration(tmp_path: Path, last: str) -> None:
     assert findings(SYNC.replace("CONDITION", f"not ({last})"), tmp_path, "GL502") == set()
 
 
+@pytest.mark.parametrize("last", ["i == n", "not i != n", "i + 1 == n + 1 and i == n"])
+def test_an_index_never_reaches_the_end_of_its_range(tmp_path: Path, last: str) -> None:
+    assert findings(SYNC.replace("CONDITION", f"not ({last})"), tmp_path, "GL502") == {(11, "GL502")}
+    assert findings(SYNC.replace("CONDITION", last), tmp_path, "GL502") == set()
+
+
 STRIDED = (
     SYNC.replace("range(n)", "range(0, n, m)")
     .replace("data, n)", "data, n, m)")

@@ -33,6 +33,17 @@ for x, y in loader:
     loss = -torch.log(shares.clamp_min(1e-8)).mean() - (shares + 1e-8).log().mean() - F.log_softmax(model(x), 1).mean()
 """
     + STEP,
+    "log of a quotient of squares, as of a signal through its error": """
+for x, y in loader:
+    out = model(x)
+    scale = torch.sum(out * y, -1, keepdim=True) / (torch.sum(y**2, -1, keepdim=True) + 1e-8)
+    signal = torch.sum((scale * y) ** 2, dim=-1)
+    error = torch.sum((out - scale * y) ** 2, dim=-1) + 1e-8
+    ratio = signal / error
+    loss = -torch.log10(ratio).mean()  # expect: GL601
+    loss = loss - torch.log10(ratio + 1e-8).mean() - torch.log10((signal + 1e-8) / error).mean()
+"""
+    + STEP,
     "log of the output of a network that ends in a sigmoid": """
 judge = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
 opt = torch.optim.SGD(judge.parameters(), lr=0.1)

@@ -256,6 +256,20 @@ for x, y in loader:
     loss.backward()  # expect: GL210
     optimizer.step()
 """,
+    "an engine under a switch, and else no scaler": """
+import deepspeed
+engine = deepspeed.initialize(model=model)[0]
+for x, y in loader:
+    with torch.autocast(device_type="cuda"):
+        loss = F.cross_entropy(model(x), y)
+    if args.deepspeed:
+        engine.backward(loss)
+        engine.step()
+    else:
+        loss.backward()  # expect: GL210
+        optimizer.step()
+        optimizer.zero_grad()
+""",
 }
 
 

@@ -53,6 +53,35 @@ def fit(net, stepper, apex):
 """
 CASES = {
     "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
+    "Accelerate's, by an annotation": (
+        ACCELERATE.replace("\n", "\n    ")
+        .replace("accelerator = Accelerator()", "")
+        .replace("    from", "from")
+        .replace(
+            "import Accelerator\n", "import Accelerator\ndef fit(model, optimizer, loader, accelerator: Accelerator):\n"
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()  # expect: GL509",
+    ),
+    "Accelerate's, or none, by an annotation": (
+        ACCELERATE.replace("\n", "\n    ")
+        .replace("accelerator = Accelerator()", "")
+        .replace("    from", "from")
+        .replace(
+            "import Accelerator\n",
+            "import Accelerator\ndef fit(model, optimizer, loader, accelerator: Accelerator | None):\n",
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()",
+    ),
+    "Accelerate's, before an attack through it": (
+        ACCELERATE.replace(
+            "    optimizer.step()",
+            "    if attacked:\n        accelerator.backward(F.cross_entropy(model(x + 0.1), y))\n    optimizer.step()",
+        ),
+        "accelerator.backward(loss)",
+        "loss.backward()  # expect: GL509",
+    ),
     "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine of a helper": (FOUND_BY_USE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine by its name": (

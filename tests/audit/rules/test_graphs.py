@@ -133,6 +133,10 @@ run(False)
     "made once, judged twice": GAN.format(
         first="judge(made).mean().backward()", second="judge(made).sum().backward()  # expect: GL719"
     ),
+    "made once, measured, and judged twice": GAN.format(
+        first="size, rest = measure(made, y); (size + rest + judge(made).mean()).backward()",
+        second="judge(made).sum().backward()  # expect: GL719",
+    ),
     "made once, detached for the judge": GAN.format(
         first="judge(made.detach()).mean().backward()", second="judge(made).sum().backward()"
     ),
@@ -142,6 +146,24 @@ run(False)
     "made again": GAN.format(
         first="judge(made).mean().backward()", second="made = maker(x); judge(made).sum().backward()"
     ),
+    "made once, perhaps wrapped, and judged twice": GAN.format(
+        first="judge(made).mean().backward()", second="judge(made).sum().backward()  # expect: GL719"
+    ).replace("for x", "if len(loader) > 9:\n    maker = nn.parallel.DistributedDataParallel(maker)\nfor x"),
+    "a distribution of the program's own, and PyTorch's": """
+actor, critic = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(actor.parameters(), lr=0.1)
+for x, y in loader:
+    action = actor(x).sample(clip=0.3)
+    loss = -critic(action).mean()
+    first.zero_grad()
+    loss.backward()
+    first.step()
+for x, y in loader:
+    loss = -critic(actor(x).sample()).mean()
+    first.zero_grad()
+    loss.backward()
+    first.step()  # expect: GL701
+""",
     "two parts of one result": GAN.format(
         first="judge(made[0]).mean().backward()", second="judge(made[1]).sum().backward()"
     ),

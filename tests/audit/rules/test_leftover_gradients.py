@@ -46,6 +46,18 @@ CASES = {
 """,
         True,
     ),
+    "made twice before either is judged": (
+        """
+    made, same = maker(x), maker(y)
+    (judge(made).pow(2).mean() + F.mse_loss(same, y)).backward()
+    second.step()
+    second.zero_grad()
+    first.zero_grad()
+    judge(maker(x)).mean().backward()  # expect: GL704
+    first.step()
+""",
+        True,
+    ),
     "both at once": (
         """
     first.zero_grad()

@@ -32,6 +32,14 @@ CASES = {
     def last(self):
         self.second.step()
 """,
+    "each of several is zeroed, and one steps by its name": """
+def fit(net, optims):
+    for x, y in loader:
+        for optimizer in optims.values():
+            optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optims.judge.step()
+""",
     "it is given away": MADE
     + GAN.format(mark="", stepped="first")
     + """

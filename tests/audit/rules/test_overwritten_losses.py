@@ -25,6 +25,21 @@ CASES = {
             term_loss = F.mse_loss(one, y)  # expect: GL717
         real_loss = term_loss / 3
         total = real_loss + x.mean()""",
+    "after the branch": """
+        if isinstance(scores, list):
+            for score in scores:
+                term_loss = F.mse_loss(score, y)  # expect: GL717
+        else:
+            term_loss = F.mse_loss(scores, y)
+        real_loss = term_loss
+        total = real_loss""",
+    "bound again after the branch": """
+        if isinstance(scores, list):
+            for score in scores:
+                term_loss = F.mse_loss(score, y)
+        term_loss = F.mse_loss(scores, y)
+        real_loss = term_loss
+        total = real_loss""",
     "a list of terms": """
         terms = []
         for score in scores:

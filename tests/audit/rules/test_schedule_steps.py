@@ -68,12 +68,36 @@ for x, y in loader:
     engine.step()
     schedule.step()
 """,
+    "or an object in its place that does nothing": """
+class Nothing:
+    def step(self):
+        pass
+class Trainer:
+    def __init__(self, optimizer, scheduler=None, n=4):
+        self.optimizer, self.n = optimizer, n
+        self.scheduler = Nothing() if scheduler is None else scheduler
+    def fit(self):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / self.n).backward()  # gradlab: ignore[GL308]
+            if (i + 1) % self.n == 0 or i + 1 == len(loader):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            self.scheduler.step()  # expect: GL401
+    def fit_in_updates(self):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / self.n).backward()  # gradlab: ignore[GL308]
+            if (i + 1) % self.n == 0 or i + 1 == len(loader):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.scheduler.step()
+""",
     "as long as all updates, stepped in each epoch": """
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 epochs = 9
 cycle = OneCycleLR(optimizer, 0.1, steps_per_epoch=len(loader), epochs=epochs)
 cosine = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
 short = CosineAnnealingLR(optimizer, T_max=epochs)
+once = CosineAnnealingLR(optimizer, T_max=len(loader))
 for epoch in range(epochs):
     for x, y in loader:
         optimizer.zero_grad()
@@ -83,6 +107,24 @@ for epoch in range(epochs):
     if epoch:
         cosine.step()  # expect: GL409
     short.step()
+    once.step()  # expect: GL409
+per_batch = CosineAnnealingLR(optimizer, T_max=len(loader))
+for x, y in loader:
+    for part in x.split(1):
+        optimizer.zero_grad()
+        model(part).square().mean().backward()
+        optimizer.step()
+    per_batch.step()
+""",
+    "as long as the epochs, counted from 1, stepped in each batch": """
+epochs = 9
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+for epoch in range(1, epochs + 1):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        schedule.step()  # expect: GL405
 """,
     "counted again where a checkpoint is read": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)

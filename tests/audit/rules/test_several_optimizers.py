@@ -36,6 +36,23 @@ def run(clip, penalty):
             if bound:
                 nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)  # expect: GL101
 """,
+    "accumulated beside settings that an optimizer was made with": """
+class Muon(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "nesterov": True})
+optimizers = [Muon(model.parameters(), 0.1), torch.optim.SGD(model.parameters(), 0.1)]
+for step in range(9):
+    for opt in optimizers:
+        if opt.defaults.get("nesterov"):
+            opt.param_groups[0]["lr"] = 0.1 / (step + 1)
+    for _ in range(4):
+        x, y = next(batches)
+        F.cross_entropy(model(x), y).backward()  # expect: GL301
+    for opt in optimizers:
+        opt.step()
+    for opt in optimizers:
+        opt.zero_grad()
+""",
     "clipped too early, whatever further flags hold": """
 def run(clip, bound, scaled):
     for x, y in loader:

@@ -58,6 +58,32 @@ for x, y in loader:
     "a penalty of derivatives with a graph": PENALTY.format(flag=", create_graph=True"),
     "and without": PENALTY.format(flag="").replace("x)[0]", "x)[0]  # expect: GL615"),
     "with the flag of a caller": PENALTY.format(flag=", create_graph=self.net.training"),
+    "a number of a loss in the sum, and those of what goes backward by itself or is logged": """
+for x, y in loader:
+    out = model(x)
+    first, second = F.cross_entropy(out, y), out.pow(2).mean()
+    loss = 0.5 * first.item() + second  # expect: GL615
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for x, y in loader:
+    out = model(x)
+    optimizer.zero_grad()
+    first = F.cross_entropy(out, y)
+    first.backward(retain_graph=True)
+    loss = first.item() + model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+for x, y in loader:
+    out = model(x)
+    optimizer.zero_grad()
+    first, second = F.cross_entropy(out, y), out.pow(2).mean()
+    shown = first.item() + second
+    loss = first / first.item() + second
+    loss.backward()
+    optimizer.step()
+    print(shown)
+""",
     "values without a graph in a sum that a weight with one multiplies": """
 actor, critic = nn.Linear(8, 4), nn.Linear(8, 4)
 one = torch.optim.SGD(actor.parameters(), lr=0.1)

@@ -138,7 +138,7 @@ class LoopState:
             UnusedTerms(),
             ReversedLosses(),
             FreshWeights(models, self.trackers),
-            ConstantTargets(),
+            ConstantTargets(self.trackers),
         ]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()], self.seen)

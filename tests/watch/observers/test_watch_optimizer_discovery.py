@@ -1,8 +1,10 @@
 """Optimizers that were not passed to the watch: discovered, noted, or inside other optimizers."""
 
+import copy
+
 import pytest
 import torch
-from torch.optim import SGD
+from torch.optim import SGD, Adagrad
 from watched_loops import batches, codes, lines, loss_of, marked, net, train, update
 
 import gradlab
@@ -117,3 +119,29 @@ def test_an_optimizer_that_is_made_anew(then, tmp_path):
     found = [(f.name, f.site[1]) for f in watch.faults]
     assert not watch.broken
     assert found == ([("optimizer-made-anew", marked(made_for_each_epoch))] if then == "go on" else [])
+
+
+def resumed(model, made_again):
+    """Jobs of a queue, each of which goes on from what the one before has saved."""
+    saved = None
+
+    def made():
+        return Adagrad(model.parameters(), 0.1)  # here
+
+    for job in range(13):
+        optimizer = made()
+        if saved:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            optimizer = made() if made_again else optimizer
+        train(model, optimizer, 3, seed=job)
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+def test_an_optimizer_in_the_place_of_one_that_was_loaded(made_again, tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        resumed(model, made_again)
+    assert not watch.broken
+    assert [f.name for f in watch.faults] == ["optimizer-made-anew"] * made_again

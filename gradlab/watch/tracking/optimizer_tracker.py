@@ -42,6 +42,8 @@ class OptimizerTracker:
     """The backward passes that the gradients are the sum of."""
     num_backwards: int = 0
     """Backward passes that added to the gradients since the start."""
+    num_used: int = 0
+    """Those until the latest step: another optimizer may have taken its place."""
     left: LeftGradients = field(default_factory=LeftGradients)
     writes: ManualWrites = field(default_factory=ManualWrites)
     scaling: ScalerStage = field(default_factory=ScalerStage)
@@ -276,14 +278,12 @@ class OptimizerTracker:
 
     def stepped(self) -> None:
         """The optimizer has stepped, or was skipped."""
-        if (
-            self.left.versions and not self.left.refilled
-        ):  # what the passes before have left is of no parameter that is still trained
-            self.accumulated = self.own
+        if self.left.versions and not self.left.refilled:
+            self.accumulated = self.own  # what the others have left is of no parameter that is still trained
         self.left.forget()
         for b in self.accumulated:
             b.used_by.add(self.index)
-        self.steps_without_drop += not self.dropped
+        self.steps_without_drop, self.num_used = self.steps_without_drop + (not self.dropped), self.num_backwards
         self.dropped_last, self.clipped_last = len(self.dropped), bool(self.clips)
         self.dropped, self.functional, self.clips, self.schedule_steps = [], [], [], []
         self.writes.forget()

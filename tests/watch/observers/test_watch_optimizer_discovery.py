@@ -1,10 +1,12 @@
 """Optimizers that were not passed to the watch: discovered, noted, or inside other optimizers."""
 
 import copy
+import math
 
 import pytest
 import torch
 from torch.optim import SGD, Adagrad
+from torch.optim.lr_scheduler import LambdaLR
 from watched_loops import batches, codes, lines, loss_of, marked, net, train, update
 
 import gradlab
@@ -145,3 +147,23 @@ def test_an_optimizer_in_the_place_of_one_that_was_loaded(made_again, tmp_path):
         resumed(model, made_again)
     assert not watch.broken
     assert [f.name for f in watch.faults] == ["optimizer-made-anew"] * made_again
+
+
+def test_a_training_that_is_cut_in_two(tmp_path):
+    """The schedule of the first half is as long as both, and the second begins with what is learnt."""
+    model, saved = net(), None
+    x, _ = next(batches(1))
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for _ in range(2):
+            optimizer = SGD(model.parameters(), 0.1)
+            schedule = LambdaLR(optimizer, lambda i: 0.5 * (1 + math.cos(math.pi * min(i, 120) / 120)))
+            for thing, state in zip((model, optimizer, schedule), saved or (), strict=False):
+                thing.load_state_dict(state)
+            for _ in range(60):
+                optimizer.zero_grad()
+                (model(x) - 3 - torch.randn(16, 4)).square().mean().backward()
+                optimizer.step()
+                schedule.step()
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), schedule.state_dict()))
+    assert codes(watch) == []
+    assert "not_learning" not in watch.report()

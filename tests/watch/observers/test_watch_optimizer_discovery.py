@@ -151,12 +151,12 @@ def test_an_optimizer_in_the_place_of_one_that_was_loaded(made_again, tmp_path):
 
 def test_a_training_that_is_cut_in_two(tmp_path):
     """The schedule of the first half is as long as both, and the second begins with what is learnt."""
-    model, saved = net(), None
+    model, saved, total = net(), None, 120
     x, _ = next(batches(1))
     with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
         for _ in range(2):
             optimizer = SGD(model.parameters(), 0.1)
-            schedule = LambdaLR(optimizer, lambda i: 0.5 * (1 + math.cos(math.pi * min(i, 120) / 120)))
+            schedule = LambdaLR(optimizer, lambda i: 0.5 * (1 + math.cos(math.pi * min(i, total) / total)))
             for thing, state in zip((model, optimizer, schedule), saved or (), strict=False):
                 thing.load_state_dict(state)
             for _ in range(60):

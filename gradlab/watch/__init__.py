@@ -19,7 +19,8 @@ except:
     GL707              at `eval()`, from the third update on in that mode; at the end, if it is that of all updates
     GL708              at the end, at the optimizer's making if it can be told, or the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
-    GL608 GL609 GL611 - GL616 GL618 GL623 GL714 GL721
+    GL609              in the second update; of predictions that have come to a bound in the 41st
+    GL608 GL611 - GL616 GL618 GL623 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL610              of a finite loss, in the updates after the first few only on the CPU
     GL624              once 64 steps of the second, sixth and 41st update were seen

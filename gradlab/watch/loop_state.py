@@ -138,7 +138,7 @@ class LoopState:
             UnusedTerms(),
             ReversedLosses(),
             FreshWeights(models, self.trackers),
-            ConstantTargets(),
+            ConstantTargets(self.trackers),
         ]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()], self.seen)
@@ -195,6 +195,8 @@ class LoopState:
             return "is that of a single number, which follows what another optimizer makes"
         if tracker.is_policy:
             return "is that of a policy, whose level does not say what is learnt"
+        if any(t.attempts and t.ids == tracker.ids for t in self.trackers[: tracker.index]):
+            return "is that of weights that another optimizer has trained, too"
         if tracker.others.opponents:
             return "depends on weights that another optimizer moves by another loss"
         others = any(tracker.index in other.others.opponents for other in self.trackers)

@@ -107,7 +107,7 @@ class ScheduleObserver:
             )
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
-                given, passes = tracker.constant, tracker.num_backwards / max(tracker.attempts, 1)
+                given, passes = tracker.constant, tracker.num_used / max(tracker.attempts, 1)
                 single = given.known is not None and (given.known.key[0] == "classes" or given.known.key[1] == 1)
                 constant = given.loss(passes) if single else None
                 self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site, constant), at_end=True)

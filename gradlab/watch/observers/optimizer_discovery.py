@@ -15,10 +15,14 @@ from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import reach
+from gradlab.watch.tracking.moved_weights import have_moved
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 ANEW = 10
 """Optimizers that go on where another one of the same line was left: fewer may be stages of a training."""
+
+SUMMED = 1000.0
+"""Updates for an optimizer that sums over all of them, as many as others usually average over."""
 
 
 class OptimizerDiscovery:
@@ -41,6 +45,7 @@ class OptimizerDiscovery:
             if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups"):
                 self.consider(thing)
         instrumentation.patch(torch.optim.Optimizer, "__init__", self.on_init)
+        instrumentation.patch(torch.optim.Optimizer, "load_state_dict", self.on_load)
         instrumentation.patch(torch.optim.Optimizer, "zero_grad", self.on_zero_grad)
         instrumentation.hook(register_optimizer_step_pre_hook, self.on_step)
 
@@ -72,17 +77,23 @@ class OptimizerDiscovery:
             if tracker is not None:
                 made = self.made.setdefault(site, [])
                 tracker.others.is_successor = bool(made)
-                tracker.others.continues = (
-                    tracker.others.is_successor and made[-1].is_left_as_stepped and made[-1].ids == tracker.ids
-                )
+                last = next((each for each in reversed(made) if each.attempts), None)
+                tracker.others.continues = last is not None and last.ids == tracker.ids and are_kept(last)
                 made.append(tracker)
 
         return after
 
+    def on_load(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It goes on with the averages of the other one."""
+        for tracker in self.loop.trackers:
+            if tracker.optimizer is args[0]:
+                tracker.others.continues = False
+
     def at_end(self) -> None:
         """The loop is over: were optimizers made for fewer updates than they average over?"""
         for site, made in self.made.items():
-            often, updates = sum(t.others.continues for t in made), median(t.attempts for t in made)
+            often = sum(t.others.continues for t in made if t.attempts)
+            updates = median([t.attempts for t in made if t.attempts] or [0])
             averaged = averaged_updates(made[0].optimizer)
             if often >= ANEW and 0 < 4 * updates < averaged:
                 detail = f"{often} times, after {updates:g} updates; it averages over about {averaged:.0f}"
@@ -105,8 +116,16 @@ class OptimizerDiscovery:
         return None
 
 
+def are_kept(tracker: OptimizerTracker) -> bool:
+    """Whether the weights are what its latest step has made them, also where that was loaded again."""
+    after = tracker.after_step[1]
+    return tracker.is_left_as_stepped or (bool(after) and not have_moved(after))
+
+
 def averaged_updates(optimizer: Any) -> float:
     """Over how many updates it averages gradients; 0 if over none."""
     given = optimizer.defaults
+    if isinstance(optimizer, torch.optim.Adagrad):
+        return SUMMED
     factors = [*(given.get("betas") or ()), *(given[name] for name in ("momentum", "alpha") if name in given)]
     return max((1 / (1 - f) for f in factors if isinstance(f, float) and 0 < f < 1), default=0.0)

@@ -32,6 +32,8 @@ class OptimizerStepObserver:
             before, after = partial(self.before, tracker), partial(self.after, tracker)
             instrumentation.hook(optimizer.register_step_pre_hook, before, optimizer, chooses_thread=True)
             instrumentation.hook(optimizer.register_step_post_hook, after, optimizer)
+            hooks: Any = optimizer._optimizer_step_post_hooks
+            hooks.move_to_end(next(reversed(hooks)), last=False)  # what the loop's own ones do is done after the step
             owner = defining_class(optimizer, "add_param_group")
             instrumentation.patch(owner, "add_param_group", self.on_add_param_group)
 

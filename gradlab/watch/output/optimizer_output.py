@@ -152,7 +152,7 @@ class OptimizerOutput:
             known.narrow = " and ".join(sorted(types))
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
         if free and not (known.need_not_fall or known.makes_targets):
-            passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
+            passes = self.tracker.num_used / max(self.tracker.attempts, 1)
             known.constant = self.tracker.constant.loss(passes)
         found = diagnose(self.stream, known)
         if found.verdict == "interrupted" and self.error:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_stack
+from gradlab.watch.call_site import CallPath, CallSite, call_path
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, NETWORKS
 from gradlab.watch.graphs.loss_graph import PRODUCTS
@@ -18,7 +18,11 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 LOSSES = {"binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"}
 PASSED = tuple(f"{name}Backward" for name in (*VIEWS, "Sigmoid"))
-CONSTANTS = {f"{before}{name}" for name in ("ones", "zeros") for before in ("", "new_")} | {"ones_like", "zeros_like"}
+CONSTANTS = {f"{before}{name}" for name in ("ones", "zeros", "full") for before in ("", "new_")} | {
+    "ones_like",
+    "zeros_like",
+    "full_like",
+}
 FEW = 4
 """Targets from which nothing is concluded."""
 
@@ -30,7 +34,8 @@ class ConstantTargets:
     targets must be several that are made of one number, or tensors that both updates share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trackers: list[OptimizerTracker]) -> None:
+        self.trackers = trackers
         self.earlier: dict[int, float] = {}
         """id of the weight of such a layer -> its target in the first of them."""
         self.fixed: Any = WeakTensorKeyDictionary()
@@ -41,12 +46,15 @@ class ConstantTargets:
     def forget(self) -> None:
         self.uses: dict[int, int] = {}
         """id of a weight -> calls with it."""
-        self.losses: dict[int, dict[tuple[CallSite, ...], tuple[float | None, Tensor]]] = {}
-        """id of a weight -> lines of its losses, and the number in the targets of each (None of different ones)."""
+        self.losses: dict[int, dict[CallPath, tuple[float | None, Tensor]]] = {}
+        """id of a weight -> calls of its losses, and the number in the targets of each (None of different ones)."""
+        self.sites: dict[int, CallSite] = {}
+        """id of a weight -> line of the latest of them before its own step."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
-        self.tracker = tracker
+        self.tracker, self.before = tracker, [each.attempts for each in self.trackers]
+        self.owners = {key: each for each in self.trackers for key in each.ids}
         if tracker.attempts != FOLLOWED[1] + 1:
             self.earlier = {}
         return tracker.attempts == FOLLOWED[1] or self.is_pending
@@ -61,15 +69,18 @@ class ConstantTargets:
         if not isinstance(result, Tensor) or not result.requires_grad:
             return
         if name in NETWORKS:
-            for key in {id(each) for each in args if isinstance(each, Tensor)} & self.tracker.ids:
+            for key in {id(each) for each in args if isinstance(each, Tensor)} & self.owners.keys():
                 self.uses[key] = self.uses.get(key, 0) + 1
         elif name in LOSSES and len(args) > 1 and isinstance(args[1], Tensor) and args[1].numel() >= FEW:
             if args[1].is_inference():
                 return
             weight, target = last_weight(args[0]), args[1].detach().flatten()
-            if weight in self.tracker.ids:
+            if weight in self.owners:
                 same = bool((target == target[0]).all())
-                self.losses.setdefault(weight, {})[call_stack()] = (target[0].item() if same else None, args[1])
+                path = call_path()
+                if not self.has_stepped(self.owners[weight]):
+                    self.sites[weight] = path[0][:2]
+                self.losses.setdefault(weight, {})[path] = (target[0].item() if same else None, args[1])
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""
@@ -77,17 +88,23 @@ class ConstantTargets:
     def end(self) -> Iterator[Violation]:
         now: dict[int, float] = {}
         for weight, losses in self.losses.items():
+            owner = self.owners[weight]
+            if owner is not self.tracker and not self.has_stepped(owner):
+                continue  # its own loss may be in other updates
             value, *others = [number for number, _ in losses.values()]
             if others and value is not None and {value} == set(others) and self.uses.get(weight) == len(losses):
                 now[weight] = value
                 if self.earlier.get(weight) == value and self.are_fixed([target for _, target in losses.values()]):
-                    names = dict(zip(map(id, self.tracker.params), self.tracker.names, strict=True))
+                    names = dict(zip(map(id, owner.params), owner.names, strict=True))
                     detail = f"{value:.3g} in {len(losses)} losses of {names[weight]}"
-                    yield "one-target", list(losses)[-1][0], detail
+                    yield "one-target", self.sites.get(weight), detail
         for _, target in [each for losses in self.losses.values() for each in losses.values()]:
             self.fixed[target] = (target._version, True)
         self.earlier = {} if self.earlier else now
         self.forget()
+
+    def has_stepped(self, owner: OptimizerTracker) -> bool:
+        return owner.attempts > self.before[owner.index]
 
     def are_fixed(self, targets: list[Tensor]) -> bool:
         known = [self.fixed.get(each, (None, False)) for each in targets]

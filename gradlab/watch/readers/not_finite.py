@@ -14,6 +14,7 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.loss_graph import MAX_NODES, is_packed, variable
+from gradlab.watch.readers.reversed_losses import DISTANCES
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 MAX_ASKED = 8
@@ -100,7 +101,15 @@ def of_arc(node: Any) -> str:
     return count(node._saved_self.abs() >= 1, "an arc function at the end of its range, or outside")
 
 
+def of_error(node: Any) -> str:
+    return count(
+        node._saved_target.isnan(),
+        "the error of a target that is no number, whose gradient a mask after it leaves as it is",
+    )
+
+
 READ: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(sorted(DISTANCES), of_error),
     "DivBackward0": of_division,
     "SqrtBackward0": of_root,
     "RsqrtBackward0": lambda node: count(node._saved_result.isinf(), "the reciprocal root of 0"),
@@ -122,7 +131,14 @@ READ: dict[str, Callable[[Any], str]] = {
 """Name of a node -> what says in words why its result, or its gradient, is not finite."""
 
 
-INFINITE = {"DivBackward0", "SqrtBackward0", "LogBackward0", "PowBackward0", "AcosBackward0", "AsinBackward0"}
+INFINITE = DISTANCES | {
+    "DivBackward0",
+    "SqrtBackward0",
+    "LogBackward0",
+    "PowBackward0",
+    "AcosBackward0",
+    "AsinBackward0",
+}
 """Nodes of which the gradient may be infinite where the result is not."""
 
 

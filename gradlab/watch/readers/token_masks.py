@@ -77,7 +77,7 @@ class TokenMasks:
                 self.seen.append((call_site(), None))
                 return
             causal = bool(hidden[..., later].all())
-            if not causal and bool(hidden[..., later].any()):
+            if not causal and bool(hidden[..., later.tril(1)].any()):
                 self.seen.append((call_site(), None))
                 return
         self.seen.append((call_site(), causal))

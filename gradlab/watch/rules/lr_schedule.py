@@ -280,7 +280,7 @@ def at_end(
     num_steps: steps of the schedule. lengths: steps until its end, as far as they are known. plateau: it follows a
     metric.
     """
-    updates, passes = tracker.attempts, tracker.num_backwards
+    updates, passes = tracker.attempts, tracker.num_used
     if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
         yield from too_short(tracker, site)
     accumulates = tracker.accumulates and updates * 2 <= passes  # else the passes are another optimizer's

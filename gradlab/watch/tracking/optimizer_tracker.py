@@ -10,7 +10,6 @@ import torch
 from gradlab.watch.arguments import type_name
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep, ThrownPasses
-from gradlab.watch.output.update_metrics import elements
 from gradlab.watch.source_lines import skipping_line
 from gradlab.watch.tracking import moved_weights
 from gradlab.watch.tracking.closure_run import ClosureRun
@@ -43,6 +42,8 @@ class OptimizerTracker:
     """The backward passes that the gradients are the sum of."""
     num_backwards: int = 0
     """Backward passes that added to the gradients since the start."""
+    num_used: int = 0
+    """Those until the latest step: another optimizer may have taken its place."""
     left: LeftGradients = field(default_factory=LeftGradients)
     writes: ManualWrites = field(default_factory=ManualWrites)
     scaling: ScalerStage = field(default_factory=ScalerStage)
@@ -111,7 +112,7 @@ class OptimizerTracker:
     """Backward passes that added to a gradient at other weights."""
     steps_again: int = 0
     """Steps on what the step before has used, at weights that nothing else has moved since."""
-    after_step: tuple[int, torch.Tensor | None] = (0, None)
+    after_step: tuple[int, moved_weights.Weights] = (0, [])
     """Version counter of a weight after the latest step, and its elements once they may tell of a mistake."""
     terms_again: int = 0
     """Steps on a loss of which a term was a loss that this optimizer had stepped on."""
@@ -255,8 +256,7 @@ class OptimizerTracker:
     def is_left_as_stepped(self) -> bool:
         """Whether nothing has moved the weights since the latest step."""
         version, after = self.after_step
-        still = after is None or torch.equal(after, elements(self.sample[0]))
-        return self.attempts > 0 and version == self.weight_version and still
+        return self.attempts > 0 and version == self.weight_version and not moved_weights.have_moved(after)
 
     def note_weights(self, b: BackwardPass) -> None:
         """After a backward pass: what the weights are."""
@@ -278,20 +278,18 @@ class OptimizerTracker:
 
     def stepped(self) -> None:
         """The optimizer has stepped, or was skipped."""
-        if (
-            self.left.versions and not self.left.refilled
-        ):  # what the passes before have left is of no parameter that is still trained
-            self.accumulated = self.own
+        if self.left.versions and not self.left.refilled:
+            self.accumulated = self.own  # what the others have left is of no parameter that is still trained
         self.left.forget()
         for b in self.accumulated:
             b.used_by.add(self.index)
-        self.steps_without_drop += not self.dropped
+        self.steps_without_drop, self.num_used = self.steps_without_drop + (not self.dropped), self.num_backwards
         self.dropped_last, self.clipped_last = len(self.dropped), bool(self.clips)
         self.dropped, self.functional, self.clips, self.schedule_steps = [], [], [], []
         self.writes.forget()
         self.scaling.early_update_site = None
-        again = elements(self.sample[0]).clone() if self.steps_again or self.others.is_successor else None
-        self.after_step = self.weight_version, again
+        several = self.steps_again or self.others.is_successor
+        self.after_step = self.weight_version, moved_weights.weights_now(self.sample) if several else []
         self.accept_writes()
 
 

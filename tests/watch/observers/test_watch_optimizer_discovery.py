@@ -1,8 +1,12 @@
 """Optimizers that were not passed to the watch: discovered, noted, or inside other optimizers."""
 
+import copy
+import math
+
 import pytest
 import torch
-from torch.optim import SGD
+from torch.optim import SGD, Adagrad
+from torch.optim.lr_scheduler import LambdaLR
 from watched_loops import batches, codes, lines, loss_of, marked, net, train, update
 
 import gradlab
@@ -117,3 +121,49 @@ def test_an_optimizer_that_is_made_anew(then, tmp_path):
     found = [(f.name, f.site[1]) for f in watch.faults]
     assert not watch.broken
     assert found == ([("optimizer-made-anew", marked(made_for_each_epoch))] if then == "go on" else [])
+
+
+def resumed(model, made_again):
+    """Jobs of a queue, each of which goes on from what the one before has saved."""
+    saved = None
+
+    def made():
+        return Adagrad(model.parameters(), 0.1)  # here
+
+    for job in range(13):
+        optimizer = made()
+        if saved:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            optimizer = made() if made_again else optimizer
+        train(model, optimizer, 3, seed=job)
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+def test_an_optimizer_in_the_place_of_one_that_was_loaded(made_again, tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        resumed(model, made_again)
+    assert not watch.broken
+    assert [f.name for f in watch.faults] == ["optimizer-made-anew"] * made_again
+
+
+def test_a_training_that_is_cut_in_two(tmp_path):
+    """The schedule of the first half is as long as both, and the second begins with what is learnt."""
+    model, saved, total = net(), None, 120
+    x, _ = next(batches(1))
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for _ in range(2):
+            optimizer = SGD(model.parameters(), 0.1)
+            schedule = LambdaLR(optimizer, lambda i: 0.5 * (1 + math.cos(math.pi * min(i, total) / total)))
+            for thing, state in zip((model, optimizer, schedule), saved or (), strict=False):
+                thing.load_state_dict(state)
+            for _ in range(60):
+                optimizer.zero_grad()
+                (model(x) - 3 - torch.randn(16, 4)).square().mean().backward()
+                optimizer.step()
+                schedule.step()
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), schedule.state_dict()))
+    assert codes(watch) == []
+    assert "not_learning" not in watch.report()

@@ -29,34 +29,54 @@ def made_anew(judge, real, made, label):
     return right + F.binary_cross_entropy_with_logits(judge(made), label)  # here
 
 
+def in_one_function(judge, real, made, label):
+    def said(given, label):
+        out = judge(given)
+        return F.mse_loss(out, torch.full_like(out, 1.0 if label is ONE else 0.1))  # here
+
+    return said(real, ONE) + said(made, label)
+
+
 def by_hand(judge, real, made, label):
     """What is made is told apart by another function, without a label."""
     return F.binary_cross_entropy_with_logits(judge(real), ONE) + F.softplus(judge(made)).mean()
 
 
-def faults_of(loss, label, tmp_path):
+def faults_of(loss, label, tmp_path, critic_last=False):
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     first, second = Adam(judge.parameters(), 1e-3), Adam(maker.parameters(), 1e-3)
     with gradlab.watch([maker, judge], [first, second], folder=tmp_path, quiet=True) as w:
         for x, _ in batches(8):
             made = maker(torch.randn(16, 4))
+            if critic_last:
+                second.zero_grad()
+                F.binary_cross_entropy_with_logits(judge(made), ONE).backward()
+                second.step()
             first.zero_grad()
             loss(judge, x, made.detach(), label).backward()
             first.step()
-            second.zero_grad()
-            F.binary_cross_entropy_with_logits(judge(made), ONE).backward()
-            second.step()
+            if not critic_last:
+                second.zero_grad()
+                F.binary_cross_entropy_with_logits(judge(made), ONE).backward()
+                second.step()
     assert not w.broken
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [apart, squared, made_anew])
+@pytest.mark.parametrize("loss", [apart, squared, made_anew, in_one_function])
 def test_one_label_for_what_is_to_be_told_apart(loss, tmp_path):
     assert faults_of(loss, ONE, tmp_path) == [("one-target", marked(loss))]
 
 
-@pytest.mark.parametrize("loss, label", [(apart, ZERO), (squared, ZERO), (made_anew, ZERO), (by_hand, ONE)])
+def test_a_discriminator_that_steps_after_another_network(tmp_path):
+    assert faults_of(made_anew, ONE, tmp_path, critic_last=True) == [("one-target", marked(made_anew))]
+    assert faults_of(made_anew, ZERO, tmp_path, critic_last=True) == []
+
+
+@pytest.mark.parametrize(
+    "loss, label", [(apart, ZERO), (squared, ZERO), (made_anew, ZERO), (in_one_function, ZERO), (by_hand, ONE)]
+)
 def test_different_labels(loss, label, tmp_path):
     assert faults_of(loss, label, tmp_path) == []
 

@@ -357,3 +357,32 @@ RIGHT = {
 @pytest.mark.filterwarnings("ignore:reduction", "ignore:Using a target size")
 def test_what_is_meant_is_not_reported(kind, tmp_path):
     assert not watched(RIGHT[kind], tmp_path).faults
+
+
+def standardised(out, x):
+    return F.mse_loss(out.sigmoid(), x[:, :4])  # here
+
+
+def noisy(out, x):
+    """As many targets as before lie outside, and by chance."""
+    return F.mse_loss(out.sigmoid(), (x[:, :4] > 1).float() + torch.randn(64, 4))
+
+
+def reached(out, x):
+    return F.mse_loss(out.tanh(), x[:, :4].tanh())
+
+
+@pytest.mark.parametrize("loss", [standardised, noisy, reached])
+def test_predictions_that_come_to_the_bound_of_their_range(loss, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = Adam(model.parameters(), 0.3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for _ in range(42):
+            optimizer.zero_grad()
+            x = torch.randn(64, 8)
+            loss(model(x), x).backward()
+            optimizer.step()
+    assert not w.broken
+    found = [("loss-input", marked(loss))] if loss is standardised else []
+    assert [(f.name, f.site[1]) for f in w.faults] == found

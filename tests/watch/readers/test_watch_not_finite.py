@@ -45,7 +45,15 @@ def overflow(model, x, y, late):
     return (out * (1 + 1e4 * late)).exp().mean()  # here
 
 
-LOSSES = [root, branch_that_is_not_taken, logarithm, mean_of_none, masked, overflow]
+def missing_target(model, x, y, late, before=False):
+    target = x[:, :4].masked_fill((x[:, :4] > 0) & bool(late), torch.nan)
+    out, known = model(x), ~target.isnan()
+    if before:
+        return F.mse_loss(out, target.where(known, out.detach()))
+    return F.mse_loss(out, target, reduction="none")[known].mean()  # here
+
+
+LOSSES = [root, branch_that_is_not_taken, logarithm, mean_of_none, masked, overflow, missing_target]
 
 
 def watched(loss, tmp_path, count=12):
@@ -93,6 +101,10 @@ def test_what_stays_finite_and_what_is_recomputed_is_left_alone(tmp_path):
         out = checkpoint(Counted(), model(x), use_reentrant=False)
         return F.cross_entropy(out, y) + (x[:, :4] * out - 9).clamp(min=0).sqrt().sum()  # the clamp stops its gradient
 
+    def masked_before(*given):
+        return missing_target(*given, before=True)
+
+    assert not watched(masked_before, tmp_path / "masked").faults
     assert not watched(clamped, tmp_path).faults
     assert len(passes) == 2 * 12
 

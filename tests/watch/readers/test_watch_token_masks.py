@@ -43,6 +43,13 @@ def of_products(m, tokens, y, mask=None):
     return next_token(m.out(shares @ v), tokens)
 
 
+def of_one_step_too_many(m, tokens, y, mask=None):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    seen = torch.ones(8, 8).tril(1 if mask is None else 0).bool()
+    shares = (q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1)  # here
+    return next_token(m.out(shares @ v), tokens)
+
+
 def of_one_call(m, tokens, y, mask=None):
     q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
     states = F.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)  # here
@@ -74,7 +81,8 @@ def of_padding(m, tokens, y, mask=None):
     return F.cross_entropy(m.out(states.mean(1)), y)
 
 
-WRONG = [of_layers, of_products, of_one_call, of_one_call_by_name, of_the_same_token, of_a_translation, of_padding]
+WRONG = [of_layers, of_products, of_one_step_too_many, of_one_call, of_one_call_by_name, of_the_same_token]
+WRONG += [of_a_translation, of_padding]
 
 
 def faults_of(loss, tmp_path, **given):
@@ -116,7 +124,16 @@ def from_a_source(m, tokens, y):
     return next_token(m.out(m.decoder(m.embed(tokens), memory, tgt_mask=MASK)), tokens)
 
 
+def of_a_prefix(m, tokens, y):
+    """The first half is given, and may see itself."""
+    seen = torch.ones(8, 8).tril().bool()
+    seen[:4, :4] = True
+    out = m.out(m.layer(m.embed(tokens), ~seen))
+    return F.cross_entropy(out[:, 3:-1].flatten(0, 1), tokens[:, 4:].flatten())
+
+
 RIGHT = {
+    "of_a_prefix": of_a_prefix,
     **{loss.__name__: lambda m, tokens, y, loss=loss: loss(m, tokens, y, MASK) for loss in WRONG},
     **{
         f"{loss.__name__}{size:g}": lambda m, tokens, y, loss=loss, size=size: loss(m, tokens, y, added(size))

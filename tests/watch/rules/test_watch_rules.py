@@ -677,3 +677,17 @@ def test_one_loop_in_two_watches(tmp_path):
     ):
         clip_late(model, optimizer, None, None)
     assert [s.name for s in a.faults] == [s.name for s in b.faults] == ["clip-after-step"]
+
+
+@pytest.mark.parametrize("when, found", [("pre", []), ("post", ["clip-after-step"])])
+def test_clipping_in_a_hook_of_the_step(when, found, tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    register = getattr(optimizer, f"register_step_{when}_hook")
+    register(lambda *given: [clip_grad_norm_(model.parameters(), 1.0)].clear())
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert [fault.name for fault in w.faults] == found

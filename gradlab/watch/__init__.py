@@ -22,7 +22,6 @@ except:
     GL608 GL609 GL611 - GL616 GL618 GL623 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL610              of a finite loss, in the updates after the first few only on the CPU
-    GL624              once 64 steps of the second, sixth and 41st update were seen
     GL717              of terms that are left out, in the 45th update if it holds in the second and from the 41st on
     GL617              in the seventh update, if it holds in the sixth too
     GL619              in the sixth update, if it holds in those from the second on; a divergence in the second alone

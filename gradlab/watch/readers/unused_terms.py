@@ -15,8 +15,8 @@ from gradlab.watch.graphs.advantages import below, inputs_of
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
 from gradlab.watch.readers.hard_values import ADDITIONS
 from gradlab.watch.readers.thrown_losses import IN_A_ROW, REDUCTIONS
-from gradlab.watch.text_of_terms import may_be_used_later
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+from gradlab.watch.uses_in_text import may_be_used_later
 
 NUMBER = "gradlab_term"
 """Key of the list of numbers that a number is in, and of its place there, in the metadata of its node: a node that is

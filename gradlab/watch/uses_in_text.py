@@ -108,3 +108,18 @@ def is_used_otherwise(nodes: list[Any], names: set[str]) -> bool:
 
 def sets_requires_grad(node: ast.stmt) -> bool:
     return any(getattr(each, "attr", "") in ("requires_grad", "requires_grad_") for each in ast.walk(node))
+
+
+def may_unfreeze(site: CallSite | None) -> bool:
+    """Whether the file of a line has a statement that may set `requires_grad` to True, at some time."""
+    nodes: list[Any] = list(ast.walk(parsed(site[0]))) if site is not None else []
+    for n in nodes:
+        if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "requires_grad_":
+            given = [*n.args, *(k.value for k in n.keywords)]
+        elif isinstance(n, ast.Assign) and any(getattr(each, "attr", "") == "requires_grad" for each in n.targets):
+            given = [n.value]
+        else:
+            continue
+        if not given or not isinstance(given[0], ast.Constant) or given[0].value:
+            return True
+    return False

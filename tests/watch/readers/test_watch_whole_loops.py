@@ -142,7 +142,22 @@ def a_root_that_is_zero_late(tmp_path, wrong):
     return w
 
 
+def a_group_that_is_frozen_as_it_was_drawn(tmp_path, wrong):
+    model = net(8)
+    if wrong:
+        model[0].requires_grad_(False)  # here
+    optimizer = Adam([{"params": model[0].parameters(), "lr": 0.003}, {"params": model[2].parameters()}], 0.01)
+    with watched(model, optimizer, tmp_path) as w:
+        for _ in range(UPDATES):
+            x = torch.randn(32, 8)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
+            optimizer.step()
+    return w
+
+
 LOOPS = {
+    a_group_that_is_frozen_as_it_was_drawn: ("frozen-and-forgotten", a_group_that_is_frozen_as_it_was_drawn),
     a_generator_without_its_sign: ("loss-reversed", scored_by),
     a_sum_that_is_logged_alone: ("losses-thrown-away", alone),
     a_head_whose_loss_is_logged_alone: ("losses-thrown-away", logged),

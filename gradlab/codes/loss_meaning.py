@@ -250,38 +250,4 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
-    Code(
-        code="GL624",
-        name="end-mask-inverted",
-        severity="warning",
-        message="the value of the next state counts where the episode has ended, and not where it goes on",
-        why="A step that ends an episode has no next state: the target is its reward alone. With the mask the other "
-        "way around nothing is learnt of what a step leads to, and the value of a state that was never reached is.",
-        wrong="""
-value = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(value.parameters(), lr=0.1)
-for x, y in loader:
-    x = x.repeat(8, 1)
-    done = (torch.arange(len(x)) % 16 == 0).float()
-    with torch.no_grad():
-        target = x[:, 0] + 0.9 * value(x.flip(1))[:, 0] * done
-    optimizer.zero_grad()
-    F.mse_loss(value(x)[:, 0], target).backward()
-    optimizer.step()
-""".strip(),
-        fix="multiply by 1 - done",
-        example="""
-value = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(value.parameters(), lr=0.1)
-for x, y in loader:
-    x = x.repeat(8, 1)
-    done = (torch.arange(len(x)) % 16 == 0).float()
-    with torch.no_grad():
-        target = x[:, 0] + 0.9 * value(x.flip(1))[:, 0] * (1 - done)
-    optimizer.zero_grad()
-    F.mse_loss(value(x)[:, 0], target).backward()
-    optimizer.step()
-""".strip(),
-        found_by=("watch",),
-    ),
 )

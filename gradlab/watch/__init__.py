@@ -23,8 +23,8 @@ except:
     GL608 GL611 - GL616 GL618 GL623 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL610              of a finite loss, in the updates after the first few only on the CPU
-    GL624              once 64 steps of the second, sixth and 41st update were seen
-    GL717              of terms that are left out, in the 45th update if it holds in the second and from the 41st on
+    GL717              of terms that are left out, in the 45th update if it holds in the second and from the 41st on,
+                       and the text does not use them under a condition
     GL617              in the seventh update, if it holds in the sixth too
     GL619              in the sixth update, if it holds in those from the second on; a divergence in the second alone
     GL620              in the sixth update, if it holds in the second too; of outputs in the 41st
@@ -39,7 +39,7 @@ except:
     GL902              from the third time on
     GL907              at the end, at the optimizer's assignment in a function that runs then, else at the step
     GL912              at the end, after 100 updates, if a copy as it was drawn makes targets of other inputs than the
-                       trained network sees in the sixth
+                       trained network sees in the sixth, and the text does nothing else with it
     GL913              at the end, after 100 updates, of weights that are as they were drawn, at the optimizer's making
     GL905 GL906        after 48 updates; of weights of at least 8 elements, at the line that writes them
     GL903              at the end, of optimizers that are made while the watch runs and were not passed to it

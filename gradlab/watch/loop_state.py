@@ -19,11 +19,9 @@ from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, Followed
 from gradlab.watch.output.optimizer_output import OptimizerOutput
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
-from gradlab.watch.readers.averaged_errors import AveragedErrors
 from gradlab.watch.readers.broadcasts import Broadcasts
 from gradlab.watch.readers.constant_targets import ConstantTargets
 from gradlab.watch.readers.drawn_values import DrawnValues
-from gradlab.watch.readers.end_masks import EndMasks
 from gradlab.watch.readers.fresh_weights import FreshWeights
 from gradlab.watch.readers.gradient_reads import GradientReads
 from gradlab.watch.readers.graph_cuts import GraphCuts
@@ -43,7 +41,6 @@ from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.score_directions import ScoreDirections
 from gradlab.watch.readers.share_axes import ShareAxes
-from gradlab.watch.readers.step_states import StepStates
 from gradlab.watch.readers.still_targets import StillTargets
 from gradlab.watch.readers.thrown_losses import ThrownLosses
 from gradlab.watch.readers.token_masks import TokenMasks
@@ -127,10 +124,7 @@ class LoopState:
             MeanDerivatives(),
             self.update_calls,
             ScoreDirections(self.trackers),
-            StepStates(),
             LearntSpreads(),
-            EndMasks(),
-            AveragedErrors(),
         ]
         self.asking: list[AskingReader] = [
             self.not_finite,

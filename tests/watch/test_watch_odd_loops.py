@@ -782,6 +782,173 @@ def backward_in_two_parts(watch):
     return w
 
 
+# Losses of several parts
+
+
+def parts(inputs=8):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(inputs, 16), nn.Tanh()), nn.Linear(16, 4), nn.Linear(16, 8)
+
+
+@odd
+def values_at_timeouts_beside_those_of_next_states(watch):
+    """Few episodes are cut off, and the value of the state counts there: in the others that of the next one."""
+    torch.manual_seed(0)
+    value = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = Adam(value.parameters(), 1e-3)
+    with watch(value, optimizer) as w:
+        for _ in range(N):
+            x, cut = torch.randn(128, 8), (torch.rand(128) < 0.1).float()
+            with torch.no_grad():
+                target = x[:, 0] + 0.99 * value(x.flip(1))[:, 0] * cut
+                target = target + 0.99 * value(x.flip(1))[:, 0] * (1 - cut)
+            optimizer.zero_grad()
+            F.mse_loss(value(x)[:, 0], target).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def means_of_bags(watch):
+    """Learning from proportions: only the mean of each bag's labels counts."""
+    model = net()
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for x, y in batches(N):
+            optimizer.zero_grad()
+            ((model(x)[:, 0].sigmoid() - (y == 0).float()).mean() ** 2).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def segments_with_a_gradient_of_one_step(watch):
+    """Deep supervision of a recurrent state: each segment has its loss, and begins with what the one before left."""
+    trunk, head, _ = parts(8 + 16)
+    optimizer = Adam([*trunk.parameters(), *head.parameters()], 1e-3)
+    with watch([trunk, head], optimizer) as w:
+        for x, y in batches(N):
+            state, loss = torch.zeros(len(x), 16), 0.0
+            for _ in range(4):
+                state = trunk(torch.cat([state.detach(), x], 1))
+                loss = loss + F.cross_entropy(head(state), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def two_domains_with_half_of_a_second_loss(watch):
+    """Their sum is meant; the weight of the second loss is not the number of domains."""
+    trunk, head, aside = parts()
+    optimizer = Adam([*trunk.parameters(), *head.parameters(), *aside.parameters()], 1e-3)
+    with watch([trunk, head, aside], optimizer) as w:
+        for x, y in batches(N):
+            optimizer.zero_grad()
+            for domain in range(2):
+                hidden = trunk(x + domain)
+                F.cross_entropy(head(hidden), y).backward(retain_graph=True)
+                (0.5 * F.mse_loss(aside(hidden), x)).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def likelihood_in_two_passes(watch):
+    mean, spread = net(0), net(1)
+    optimizer = Adam([*mean.parameters(), *spread.parameters()], 1e-2)
+    with watch([mean, spread], optimizer) as w:
+        for x, _ in batches(max(N, 44)):
+            optimizer.zero_grad()
+            s = spread(x)
+            ((-s).exp() * (mean(x) - 3 * x[:, :4] - 3 * torch.randn(16, 4)).square()).mean().backward(retain_graph=True)
+            s.mean().backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def a_second_loss_that_is_added_late(watch):
+    trunk, head, aside = parts()
+    optimizer = Adam([*trunk.parameters(), *head.parameters(), *aside.parameters()], 1e-3)
+    with watch([trunk, head, aside], optimizer) as w:
+        for i, (x, y) in enumerate(batches(max(N, 50))):
+            hidden = trunk(x)
+            loss, other = F.cross_entropy(head(hidden), y), F.mse_loss(aside(hidden), x)
+            if i >= 1000:
+                loss = loss + 0.1 * other
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def a_sum_that_goes_backward_late(watch):
+    trunk, head, _ = parts()
+    optimizer = Adam([*trunk.parameters(), *head.parameters()], 1e-3)
+    with watch([trunk, head], optimizer) as w:
+        for i, (x, y) in enumerate(batches(max(N, 50))):
+            hidden = trunk(x)
+            loss = F.cross_entropy(head(hidden), y)
+            total = loss + 0.1 * hidden.square().mean()
+            optimizer.zero_grad()
+            (total if i >= 1000 else loss).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def rates_that_rise_from_layer_to_layer(watch):
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 16) for _ in range(14)]
+    optimizer = Adam([{"params": layer.parameters(), "lr": 1e-2 * 0.65 ** (13 - i)} for i, layer in enumerate(layers)])
+    with watch(nn.Sequential(*layers), optimizer) as w:
+        for x, y in batches(max(N, 104)):
+            hidden = torch.cat([x, x], 1)
+            for layer in layers:
+                hidden = hidden + layer(hidden).tanh()
+            optimizer.zero_grad()
+            F.cross_entropy(hidden, y).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def a_mean_times_its_elements_beside_a_summed_divergence(watch):
+    torch.manual_seed(0)
+    encoder, decoder = nn.Linear(64, 16), nn.Linear(8, 64)
+    optimizer = Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
+    with watch([encoder, decoder], optimizer) as w:
+        for _ in range(N):
+            x = torch.randn(64, 64)
+            mean, spread = encoder(x).chunk(2, 1)
+            out = decoder(mean + torch.randn_like(mean) * (spread / 2).exp())
+            away = -0.5 * torch.sum(1 + spread - mean.pow(2) - spread.exp())
+            optimizer.zero_grad()
+            (F.mse_loss(out, x) * x.numel() + away).backward()
+            optimizer.step()
+    return w
+
+
+@odd
+def cosines_of_folds(watch):
+    """As many folds as epochs of half a cosine, which falls and rises."""
+    for fold in range(5):
+        model = net(fold)
+        optimizer = SGD(model.parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+        with watch(model, optimizer) as w:
+            for _ in range(10):
+                for batch in batches(3):
+                    optimizer.zero_grad()
+                    loss_of(model, batch).backward()
+                    optimizer.step()
+                schedule.step()
+    return w
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_nothing_is_reported_of_an_odd_loop(name, tmp_path):
     def watch(*parts):

@@ -47,19 +47,23 @@ class LearntSpreads:
         self.latest: Spread | None = None
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
-        self.tracker, self.latest = tracker, None
+        self.tracker, self.latest, self.passes = tracker, None, 0
         return tracker.attempts == FOLLOWED[0] or (tracker.attempts == LATE and tracker.index in self.earlier)
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         """The graph is read."""
 
     def at_backward(self, roots: list[Tensor]) -> None:
+        self.passes += len(roots)
         for root in roots if self.tracker.descends else ():
             if root.grad_fn is not None and (found := spread_of(root.grad_fn, self.tracker.ids)) is not None:
                 self.latest = found
 
     def end(self) -> Iterator[Violation]:
         earlier, latest, self.latest = self.earlier.get(self.tracker.index), self.latest, None
+        if self.passes != 1:  # another loss may keep it
+            self.earlier.pop(self.tracker.index, None)
+            return
         if self.tracker.attempts == FOLLOWED[0]:
             self.earlier |= {self.tracker.index: latest} if latest is not None else {}
         elif earlier is not None and latest is not None and latest.level < FALLEN * earlier.level:

@@ -154,7 +154,8 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
         samples = summed_over(node)
         if samples is None or samples < 3:
             continue
-        for other in [f for each, f, _ in found if averaged_over(each) == samples]:
+        others = [f for each, f, _ in found if averaged_over(each) == samples]
+        for other in [f for f in others if factor >= min(PLAIN) * f]:  # else the weight may hold their number
             detail = f"a mean over {samples} samples beside a divergence that is summed over them, which weighs "
             return [("mixed-reductions", site, f"{detail}{samples * factor / other:g} times as much")]
     away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]

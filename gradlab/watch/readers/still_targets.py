@@ -17,6 +17,7 @@ from gradlab.watch.readers.own_targets import address
 from gradlab.watch.tracking.followers import alike
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+from gradlab.watch.uses_in_text import may_be_moved
 
 LONG = 100
 """Updates after which a copy that follows was moved."""
@@ -33,6 +34,7 @@ class StillTargets:
     Their weights are those that the trained ones had at the beginning, as PyTorch has drawn them, so that nothing that
     was learnt before is kept in them. A network that is shown the same inputs is one that the trained one is to stay
     close to: that of a preference, or of a penalty of a divergence.
+    Where the text does anything else with the copy, as to move it every thousand updates, nothing is said.
     """
 
     def __init__(self, initial: InitialWeights) -> None:
@@ -100,6 +102,8 @@ class StillTargets:
         if tracker.attempts < LONG or not found or found.keys() & held:
             return
         called = list(found.values())
+        if any(may_be_moved(site) for _, site in called):
+            return
         if all(self.initial.has_values_of(tracker, p) for p, _ in called) and any(is_uniform(p) for p, _ in called):
             yield "target-never-updated", called[0][1] or tracker.step_site, f"after {tracker.attempts} updates"
 

@@ -16,6 +16,7 @@ from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
 from gradlab.watch.readers.hard_values import ADDITIONS
 from gradlab.watch.readers.thrown_losses import IN_A_ROW, REDUCTIONS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+from gradlab.watch.uses_in_text import may_be_used_later
 
 NUMBER = "gradlab_term"
 """Key of the list of numbers that a number is in, and of its place there, in the metadata of its node: a node that is
@@ -45,7 +46,8 @@ class UnusedTerms:
     the tasks may take turns.
 
     One that does not go backward may be a metric. It is none where weights without any other loss have made it, or
-    where it was added to the very loss that goes backward, and the sum was left.
+    where it was added to the very loss that goes backward, and the sum was left. Where the text may use it later in the
+    training, nothing is said.
     """
 
     def __init__(self) -> None:
@@ -115,7 +117,7 @@ class UnusedTerms:
         """What does not go backward now, and what is said."""
         for number, term in enumerate(self.terms):
             own = term.weights
-            if number in self.used or not own or not own <= self.tracker.ids:
+            if number in self.used or not own or not own <= self.tracker.ids or may_be_used_later(term.site):
                 continue
             parents = enumerate(term.parents)
             parts = [i for i, each in parents if self.terms[each].weights and not self.is_used(each)]

@@ -71,7 +71,6 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
     k, products = len(unused), [b.weight.product for b in unused]
     if not tracker.attempts and len(set(products)) == 1 and not tracker.dropped:
         tracker.first = k, products[0]
-    yield from divided_at_one_line(tracker, unused)
     if not unused or len(unused) != len(tracker.accumulated) or len({b.site for b in unused}) > 1:
         return
     if is_window(unused):
@@ -91,20 +90,6 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
             yield "remainder-underscaled", unused[0].site, f"{k} micro-batches, each weighted 1/{n}"
         elif k < 2 * n:
             yield "remainder-left", site, f"{k} micro-batches in one update, each weighted 1/{n}"
-
-
-def divided_at_one_line(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
-    """At a step on several losses of each micro-batch: is one of them divided by the length of the window alone?"""
-    lines: dict[CallSite | None, list[BackwardPass]] = {}
-    for b in unused:
-        lines.setdefault(b.site, []).append(b)
-    k = len(next(iter(lines.values()), []))
-    if k < 2 or len(lines) < 2 or len(unused) != len(tracker.accumulated) or any(len(v) != k for v in lines.values()):
-        return
-    divided = [v for v in lines.values() if all(any(close(f, 1 / k) for f in b.weight.factors) for b in v)]
-    whole = [v for v in lines.values() if all(b.weight.reduction == "mean" and not b.weight.factors for b in v)]
-    if divided and whole and len(divided) + len(whole) == len(lines):
-        yield "accumulation-unscaled", whole[0][0].site, f"{k} micro-batches, of which another loss is divided"
 
 
 def divided_by_hand_too(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:

@@ -55,7 +55,8 @@ def at_end(
             and each.rate >= times * part.rate
             and each.moved > max(STILL, FURTHER * part.moved)
         ]
-        if others and part.moved < STILL and part.is_new:
+        graded = len({each.rate for each in parts}) > 2  # from layer to layer, as is meant
+        if others and not graded and part.moved < STILL and part.is_new:
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])
             detail = f"{part.rate:.3g} for {names}, {rate:.3g} for others; they have moved by {part.moved:.1%}"

@@ -238,11 +238,13 @@ def set_by_hand(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Vi
 def counts_epochs(schedule: Any, steps: int, updates: int, lengths: Callable[[], list[int | None]]) -> bool:
     """As it steps beyond its end, and its rate rises again: is that end the number of rounds of an outer loop?
 
+    It must be stepped at each update: folds of a few epochs may be as many as its own.
+
     lengths: rounds of the loops that run, the innermost first; asked once.
     """
     if type(schedule) is not torch.optim.lr_scheduler.CosineAnnealingLR or steps != schedule.T_max + 1:
         return False
-    return updates >= steps - 1 and schedule.T_max in lengths()[1:]
+    return 0 <= updates - steps + 1 <= 1 and schedule.T_max in lengths()[1:]
 
 
 def idle_schedules(

@@ -14,6 +14,7 @@ from gradlab.watch.source_lines import freezing_line, making_line
 from gradlab.watch.tracking.early_freezes import EARLY
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+from gradlab.watch.uses_in_text import may_unfreeze
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
@@ -169,11 +170,13 @@ def frozen_as_drawn(
     """The loop is over: are all weights of a group frozen, and still as a layer draws them?
 
     A group with a learning rate of its own is meant to be trained at some time. Where others were unfrozen in the
-    meantime, its turn may come.
+    meantime, or the text unfreezes any, its turn may come.
     """
     groups = tracker.optimizer.param_groups
     trained = {id(p) for g in groups for p in g["params"] if p.requires_grad}
     if tracker.attempts < LONG or len(groups) < 2 or trained - initial.ids(tracker):
+        return
+    if may_unfreeze(tracker.step_site):
         return
     for group in groups:
         matrices = [p for p in group["params"] if p.dim() > 1]

@@ -102,11 +102,6 @@ def of_a_weighed_sum(m, x, y, cut=False):
     return 10 * apart + m.policy(x).square().mean()  # here
 
 
-def of_an_averaged_error(m, x, y, cut=False):
-    error = x.repeat(8, 1).sum(1) - m.value(x.repeat(8, 1))[:, 0]
-    return error.square().mean() if cut else error.mean() ** 2  # here
-
-
 def of_two_views(m, x, y, cut=False):
     views = torch.cat([x + 0.01 * torch.randn_like(x), x + 0.01 * torch.randn_like(x)])
     z = F.normalize(m.body(views), dim=1)
@@ -174,7 +169,7 @@ TERMS = {
         *(of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder),
         *(of_distributions, of_distributions_in_sum, of_a_weighed_sum),
     ],
-    "loss-input": [of_an_averaged_error, of_two_views],
+    "loss-input": [of_two_views],
     "loss-reversed": [with_the_wrong_sign],
     "loss-divided-twice": [of_a_mean, of_squares],
     "entropy-penalised": [of_a_policy, of_a_clipped_policy],

@@ -41,65 +41,50 @@ def a_generator_without_its_sign(tmp_path, wrong):
     return w
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.out = nn.GRUCell(3, 16), nn.Linear(16, 3)
-
-
-def steps_of(m, x, wrong):
-    state, total = torch.zeros(len(x), 16), 0.0
-    for t in range(5):
-        state = m.cell(x[:, t], state.detach() if wrong else state)  # here
-        total = total + F.mse_loss(m.out(state), x[:, t + 1])
-    return total / 5
-
-
-def a_state_that_is_detached_in_every_step(tmp_path, wrong):
-    model = Recurrent()
-    optimizer = Adam(model.parameters(), 1e-3)
-    with watched(model, optimizer, tmp_path) as w:
-        for _ in range(4):
-            optimizer.zero_grad()
-            steps_of(model, torch.randn(16, 6, 3), wrong).backward()
-            optimizer.step()
-    return w
-
-
-def tasks_of(model, x, wrong):
-    out = model(x)
-    loss, other = F.cross_entropy(out[:, :2], (x[:, 0] > 0).long()), F.mse_loss(out[:, 2], x[:, 1])
+def alone(body, heads, optimizer, x):
+    loss, other = parts_of(body, heads, x)
     total = loss + 0.1 * other  # here
-    return (loss if wrong else total), total.item()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return total.item()
 
 
-def a_sum_that_is_logged_alone(tmp_path, wrong):
-    model = net(4, 3)
-    optimizer = Adam(model.parameters(), 1e-3)
-    with watched(model, optimizer, tmp_path) as w:
+def together(body, heads, optimizer, x):
+    loss, other = parts_of(body, heads, x)
+    total = loss + 0.1 * other
+    optimizer.zero_grad()
+    total.backward()
+    optimizer.step()
+    return total.item()
+
+
+def a_sum_that_is_logged_alone(tmp_path, wrong, update=None):
+    body, heads = net(4, 8), nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 1)])
+    optimizer = Adam([*body.parameters(), *heads.parameters()], 1e-3)
+    with watched([body, heads], optimizer, tmp_path) as w:
         for _ in range(UPDATES):
-            optimizer.zero_grad()
-            loss, _ = tasks_of(model, torch.randn(16, 4), wrong)
-            loss.backward()
-            optimizer.step()
+            (update or (alone if wrong else together))(body, heads, optimizer, torch.randn(16, 4))
     return w
 
 
 def parts_of(body, heads, x):
     hidden = body(x)
-    return F.cross_entropy(heads[0](hidden), (x[:, 0] > 0).long()), F.mse_loss(heads[1](hidden)[:, 0], x[:, 1])  # here
+    return F.cross_entropy(heads[0](hidden), (x[:, 0] > 0).long()), F.mse_loss(heads[1](hidden)[:, 0], x[:, 1])
+
+
+def logged(body, heads, optimizer, x):
+    hidden = body(x)
+    loss = F.cross_entropy(heads[0](hidden), (x[:, 0] > 0).long())
+    other = F.mse_loss(heads[1](hidden)[:, 0], x[:, 1])  # here
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{other:.3g}")
 
 
 def a_head_whose_loss_is_logged_alone(tmp_path, wrong):
-    body, heads = net(4, 8), nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 1)])
-    optimizer = Adam([*body.parameters(), *heads.parameters()], 1e-3)
-    with watched([body, heads], optimizer, tmp_path) as w:
-        for _ in range(UPDATES):
-            optimizer.zero_grad()
-            one, two = parts_of(body, heads, torch.randn(16, 4))
-            (one if wrong else one + two).backward()
-            optimizer.step()
-    return w
+    return a_sum_that_is_logged_alone(tmp_path, wrong, logged if wrong else together)
 
 
 def likelihood(out, y, wrong):
@@ -116,23 +101,6 @@ def a_variance_without_its_logarithm(tmp_path, wrong):
             x = torch.randn(32, 4)
             optimizer.zero_grad()
             likelihood(model(x), x[:, :1] + 0.3 * torch.randn(32, 1), wrong).backward()
-            optimizer.step()
-    return w
-
-
-def target_of(value, x, done, wrong):
-    with torch.no_grad():
-        return x[:, 0] + 0.9 * value(x.flip(1))[:, 0] * (done if wrong else 1 - done)  # here
-
-
-def an_inverted_mask_of_ended_episodes(tmp_path, wrong):
-    value = net(4, 1)
-    optimizer = Adam(value.parameters(), 1e-3)
-    with watched(value, optimizer, tmp_path) as w:
-        for _ in range(4):
-            x, done = torch.randn(96, 4), (torch.arange(96) % 12 == 0).float()
-            optimizer.zero_grad()
-            F.mse_loss(value(x)[:, 0], target_of(value, x, done, wrong)).backward()
             optimizer.step()
     return w
 
@@ -174,13 +142,26 @@ def a_root_that_is_zero_late(tmp_path, wrong):
     return w
 
 
+def a_group_that_is_frozen_as_it_was_drawn(tmp_path, wrong):
+    model = net(8)
+    if wrong:
+        model[0].requires_grad_(False)  # here
+    optimizer = Adam([{"params": model[0].parameters(), "lr": 0.003}, {"params": model[2].parameters()}], 0.01)
+    with watched(model, optimizer, tmp_path) as w:
+        for _ in range(UPDATES):
+            x = torch.randn(32, 8)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
+            optimizer.step()
+    return w
+
+
 LOOPS = {
+    a_group_that_is_frozen_as_it_was_drawn: ("frozen-and-forgotten", a_group_that_is_frozen_as_it_was_drawn),
     a_generator_without_its_sign: ("loss-reversed", scored_by),
-    a_state_that_is_detached_in_every_step: ("hard-value", steps_of),
-    a_sum_that_is_logged_alone: ("losses-thrown-away", tasks_of),
-    a_head_whose_loss_is_logged_alone: ("losses-thrown-away", parts_of),
+    a_sum_that_is_logged_alone: ("losses-thrown-away", alone),
+    a_head_whose_loss_is_logged_alone: ("losses-thrown-away", logged),
     a_variance_without_its_logarithm: ("learnt-weight-unbounded", likelihood),
-    an_inverted_mask_of_ended_episodes: ("end-mask-inverted", target_of),
     a_scale_that_is_computed_once: ("graph-cut", a_scale_that_is_computed_once),
     a_root_that_is_zero_late: ("not-finite", distance),
 }

@@ -99,16 +99,6 @@ def stepped_at_the_first(model, optimizer, scaler, schedule, first=0):
             optimizer.zero_grad()
 
 
-def one_of_two_divided(model, optimizer, scaler, schedule, weight=1.0):
-    for i, (x, y) in enumerate(batches(8)):
-        (F.mse_loss(model(x), x[:, :4]) / 4).backward()
-        loss = F.cross_entropy(model(x), y)
-        (loss if weight == 1 else loss * weight).backward()  # here
-        if i % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def two_terms(model, optimizer, scaler, schedule, listed=True):
     def term(x, y):
         loss_of(model, (x, y)).backward()
@@ -210,7 +200,6 @@ WRONG = [
     (two_losses, "GL301", 1),
     (remainder_dropped, "GL307", 4),
     (stepped_at_the_first, "GL308", 1),
-    (one_of_two_divided, "GL301", 1),
     (tokens, "GL805", 1),
     (stepped_first, "GL402", 2),
     (stepped_first_in_epoch, "GL404", 5),
@@ -237,7 +226,6 @@ RIGHT = [
     two_terms,
     lambda *parts: two_terms(*parts, listed=False),
     lambda *parts: stepped_at_the_first(*parts, first=1),
-    lambda *parts: one_of_two_divided(*parts, weight=0.01),
     lambda *parts: tokens(*parts, last=True),
     stepped_with_epoch_number,
     long_enough,

@@ -266,7 +266,10 @@ def test_only_what_towers_is_said_to() -> None:
     quiet[60] |= {"train/loss": 0.42, "grad/norm": 0.12}
     samples = {61: ranked([Sample(i, 30.0 if i == 3 else 0.01, 30.0 if i == 3 else 0.01) for i in range(16)])}
     said = told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
-    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0]
+    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0] and "too)" not in said
+    for also, others in ((60, ""), (61, "(another one is, too)"), (70, "(2 others are, too)")):
+        quiet[also] |= {"train/loss": 0.42, "grad/norm": 50.0}
+        assert others in told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
 
 
 def test_where_a_loss_went_from_is_not_a_lucky_batch() -> None:

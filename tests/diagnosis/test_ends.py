@@ -21,6 +21,10 @@ def test_losses_and_evaluations_that_both_rise_again_have_lost_a_part(
     """Not the evaluations alone, as where the model begins to memorise, nor the losses alone, as of harder data."""
     losses = [2.3] * 20 + [0.3] * 60 + [top, 1.6 * top, top, 0.2] * 10
     evals = [1.0, 0.37, bottom]
+    told = verdict([*(line(i, v) for i, v in enumerate(losses, 1)), *({"eval/loss": v} for v in evals)], constant=2.3)
+    assert (
+        ("and ends at" in told.sentence) == ("(both are medians of 20 losses)" in told.sentence) == (found == "warning")
+    )
     assert run(losses, constant=2.3, evals=evals).get("diverged") == found
     assert run(losses, evals=evals).get("diverged") == found, "also where the best constant answer is not known"
     assert run(losses, constant=2.3, evals=[*evals, 0.37]).get("diverged") is None, "and it came back"

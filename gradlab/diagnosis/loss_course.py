@@ -80,7 +80,8 @@ class LossCourse(Measurements):
         """The final loss in words that follow "to"."""
         finite = self.history.finite_losses
         if math.isfinite(self.last_loss):
-            return f"{self.last_loss:.3g}"
+            end = f"{self.last_loss:.3g}"
+            return end if end == f"{finite[-1]:.3g}" else f"{end}, the median of the last {self.history.losses.window}"
         return f"{finite[-1]:.3g}, its last finite value" if finite else "NaN or infinity"
 
     @property

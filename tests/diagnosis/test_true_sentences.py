@@ -191,6 +191,12 @@ def test_a_loss_that_is_not_finite_at_the_end_has_not_risen_to_infinity() -> Non
         assert "from 1 to -1e+09, its last finite value" in told(verdict(lines, **FAILED), "exploding").sentence
 
 
+def test_a_level_at_the_end_is_told_from_the_last_loss() -> None:
+    for last, words in ((2e4, "from 1 to 2e+04"), (6e17, "from 1 to 2e+04, the median of the last 20")):
+        lines = [line(i, 1.0 if i <= 60 else 2e4) for i in range(1, 101)] + [line(101, last)]
+        assert told(verdict(lines), "diverged").sentence.endswith(words)
+
+
 def test_a_loss_that_falls_without_bound_after_a_noisy_beginning_has_no_floor() -> None:
     losses = [-1.0 - 0.3 * (-1) ** i for i in range(28)] + [-(10.0**i) for i in range(1, 9)]
     norms = [1.0] * 28 + [10.0**i for i in range(1, 9)]

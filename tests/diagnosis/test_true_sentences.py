@@ -359,6 +359,8 @@ def test_a_rate_that_a_schedule_took_away_was_not_too_low(moved: float) -> None:
 def test_losses_that_are_nan_to_the_end_are_neither_infinite_nor_too_few() -> None:
     lines = [line(1, 2.0), line(2, 5e9, 1e11), *(line(i, math.nan, math.nan) for i in range(3, 150))]
     assert told(verdict(lines), "exploding").sentence.endswith("the loss went from 2 to NaN or infinity")
+    once = [line(1, 2.0), *(line(i, math.nan, 1e11) for i in range(2, 9))]
+    assert told(verdict(once, **FAILED), "exploding").sentence.endswith("; the only finite loss was 2")
     unknown = [{k: v for k, v in line(i, 0.0).items() if k != "train/loss"} for i in range(1, 150)]
     reasons = verdict(unknown).unchecked
     assert reasons["diverged"] == "its losses are not known" and "fewer" not in str(reasons)

@@ -90,6 +90,7 @@ class Exploding(Rule):
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
+        course = course if h.finite != 1 else f"the only finite loss was {h.losses.initial:.3g}"
         if self.at is not None:
             times, again = f"{self.growth:g} times its usual {self.usual:.3g}", " again" * (self.times > 1)
             sentence = f"the gradient norm passed {times}{again} at update {self.at}"

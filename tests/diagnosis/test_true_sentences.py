@@ -262,8 +262,10 @@ def test_the_rate_is_no_cause_of_an_overflow_before_any_update() -> None:
 @pytest.mark.parametrize("known", [1, 2, 30])
 def test_what_is_usual_of_a_norm_was_seen(known: int) -> None:
     norms = [7.0, 360.0] * 15 if known > 1 else [7.0]
-    lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, 1e9) for i in range(30))]
+    after = [1e9, 1e10] * 15
+    lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, v) for i, v in enumerate(after))]
     said = told(verdict(lines, **FAILED), "exploding").sentence
+    assert (f"before, was 1e+09 at update {known}, and reached 1e+10" in said) == (known < 30)
     assert ("usual" in said) == (known == 30) and ("at most 360 in the 2 updates before" in said) == (known == 2)
 
 

@@ -55,6 +55,7 @@ class Exploding(Rule):
         self.times = 0  # that it was left
         self.usual = math.nan  # before it was left
         self.known: list[float] = []  # the norms then
+        self.left = math.nan  # the norm that left it
         self.reached = math.nan  # since then
         self.calm = 0
         self.before = math.nan  # the usual loss then
@@ -71,6 +72,7 @@ class Exploding(Rule):
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
                 self.times += 1
+                self.left = norm
                 self.before, self.known = history.loss_late, known
             else:
                 self.moved = max(self.moved, line.get("update/ratio", 0.0))
@@ -96,8 +98,8 @@ class Exploding(Rule):
             sentence = f"the gradient norm passed {times}{again} at update {self.at}"
             if (few := len(self.known)) < run.window:
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
-                sentence = f"the gradient norm, {before} before, rose{again} at update {self.at}"
-            sentence += f", and reached {self.reached:.3g}"
+                sentence = f"the gradient norm, {before} before, was {self.left:.3g} at update {self.at}"
+            sentence += f", and reached {self.reached:.3g}" * (few >= run.window or self.reached > self.left)
             evidence = {"largest": self.reached, "usual": self.usual}
             return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))

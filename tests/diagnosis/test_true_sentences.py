@@ -380,6 +380,9 @@ def test_the_usual_norm_of_the_first_tenth_is_that_of_the_first_tenth() -> None:
     norms = [float(i) for i in range(1, 501)]
     sentence = told(verdict([line(i, 1.0 / i, norm) for i, norm in enumerate(norms, 1)]), "growing_norm").sentence
     assert "25.5 is usual in its first tenth, and 476 in its last" in sentence
+    for slope, ratio, causes in ((0.0, 1e-3, 2), (0.0, 1e-5, 1), (1e-3, 1e-3, 1)):
+        lines = [line(i, 1.0 - slope * i, v) | {"update/ratio": ratio} for i, v in enumerate(norms, 1)]
+        assert len(told(verdict(lines), "growing_norm").causes) == causes, "no rate is too high and too low"
 
 
 def test_clipping_that_never_acted_is_said_of_the_updates_that_were_applied() -> None:

@@ -13,6 +13,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
+from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
@@ -212,7 +213,10 @@ class Growing(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
-        return self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
+        found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
+        if run.steady or run.history.update_ratios.median < SMALL:  # then it is rather too low
+            found.causes = found.causes[:1]
+        return found
 
 
 @rule("decaying_norm", position=230)

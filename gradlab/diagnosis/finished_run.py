@@ -132,15 +132,16 @@ class FinishedRun(LossCourse):
         return self.beats_constant_anywhere if self.generalizes is None else self.generalizes
 
     @property
-    def remaining_share(self) -> float:
-        """The part of the loss of a constant answer that is left, at the end or in the best evaluation.
+    def remaining_share(self) -> tuple[float, str]:
+        """The part of the loss of a constant answer that is left, at the end or in the best evaluation, and in which.
 
         NaN where that is not known, or zero may mean nothing.
         """
         if self.constant is None or self.eval_constant is None or self.constant_found:
-            return math.nan
+            return math.nan, ""
         best = min((v for v in self.history.evaluations if math.isfinite(v)), default=math.inf)
-        return min(self.history.end[0] / self.constant, best / self.eval_constant)
+        evaluated = best / self.eval_constant, "in the best evaluation"
+        return min((self.history.end[0] / self.constant, "in the last training losses"), evaluated)
 
     @property
     def forgot(self) -> bool:

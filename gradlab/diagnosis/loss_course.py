@@ -78,9 +78,10 @@ class LossCourse(Measurements):
     @property
     def loss_at_end(self) -> str:
         """The final loss in words that follow "to"."""
-        finite = self.history.finite_losses
+        finite, losses = self.history.finite_losses, self.history.losses
         if math.isfinite(self.last_loss):
-            return f"{self.last_loss:.3g}"
+            end = f"{self.last_loss:.3g}"
+            return end if end == f"{losses.latest[-1]:.3g}" else f"{end}, the median of the last {losses.window}"
         return f"{finite[-1]:.3g}, its last finite value" if finite else "NaN or infinity"
 
     @property

@@ -26,9 +26,9 @@ def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
 
 
 def without_largest(history: History) -> str:
-    """What is to be said where the mean of the end would be another with the largest loss in it."""
+    """What is to be said where the mean of the end, as printed, would be another with the largest loss in it."""
     values, end = history.finite_losses[-history.ends_after :], history.end[0]
-    alike = not values or math.isclose(math.fsum(values) / len(values), end, rel_tol=0.01)
+    alike = not values or f"{math.fsum(values) / len(values):.4g}" == f"{end:.4g}"
     return "" if alike else ", the largest cut to the second largest,"
 
 

@@ -136,7 +136,7 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     updates = max(10, e.planned // 10)
     large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason
     first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
-    why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
+    why = ": ".join(filter(None, (first, f"the rate rises over the first {updates} updates")))
     if isinstance(c.schedule, Constant):
         yield setting("schedule=warmup", why, {"schedule": "warmup", "schedule.warmup": updates})
     elif getattr(c.schedule, "warmup", updates) < updates:

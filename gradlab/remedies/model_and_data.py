@@ -197,7 +197,8 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
     part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", e.found.get("diverged", {}))
     why = ""
     if part > LARGE_RATIO:
-        why = f"at the full rate weight decay alone takes {part:.2g} of the weights; {LARGE_RATIO:g} is a large update"
+        why = f"at the full rate weight decay alone takes {part:.2g} of the weights in each update"
+        why += f"; {LARGE_RATIO:g} is a large update"
     elif "weights_last" in found:
         why = (
             f"weight decay took the weights from a norm of {found['weights_first']:.2g} to {found['weights_last']:.2g}"

@@ -148,8 +148,11 @@ def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
     if "scale_fell_from" not in evidence:
         return [f"{done}; failed at update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"]
     began = evidence["scale_fell_from"]
-    skipped = f"{evidence['skipped_since']} of the {outcome.attempts - began + 1} updates from there on were skipped"
-    if evidence["skipped_last_in_a_row"] > 1:
+    count, updates = evidence["skipped_since"], outcome.attempts - began + 1
+    skipped = f"{count} of the {updates} updates from there on were skipped"
+    if count == updates:
+        skipped = "every update from there on was skipped"
+    elif evidence["skipped_last_in_a_row"] > 1:
         skipped += f", the last {evidence['skipped_last_in_a_row']} in a row"
     return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", skipped]
 

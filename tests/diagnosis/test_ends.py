@@ -21,6 +21,10 @@ def test_losses_and_evaluations_that_both_rise_again_have_lost_a_part(
     """Not the evaluations alone, as where the model begins to memorise, nor the losses alone, as of harder data."""
     losses = [2.3] * 20 + [0.3] * 60 + [top, 1.6 * top, top, 0.2] * 10
     evals = [1.0, 0.37, bottom]
+    told = verdict([*(line(i, v) for i, v in enumerate(losses, 1)), *({"eval/loss": v} for v in evals)], constant=2.3)
+    assert (
+        ("and ends at" in told.sentence) == ("(both are medians of 20 losses)" in told.sentence) == (found == "warning")
+    )
     assert run(losses, constant=2.3, evals=evals).get("diverged") == found
     assert run(losses, evals=evals).get("diverged") == found, "also where the best constant answer is not known"
     assert run(losses, constant=2.3, evals=[*evals, 0.37]).get("diverged") is None, "and it came back"
@@ -48,7 +52,10 @@ def test_saturated_units_are_a_warning_in_a_model_that_learns_little(end: float,
     lines = [line(i, loss) for i, loss in enumerate(losses, 1)]
     found = verdict(lines, constant=2.0, inspection=seen(saturated=0.9987))
     assert found.findings[0].severity == expected and found.findings[0].sentence.startswith("99.9% of")
-    assert ("50% of the loss of the best constant answer is left" in found.findings[0].sentence) == (end == 1.0)
+    left = "of the loss of the best constant answer is left in the"
+    assert (f"50% {left} last training losses" in found.findings[0].sentence) == (end == 1.0)
+    better = verdict([*lines, {"eval/loss": 0.8}, {"eval/loss": 1.9}], constant=2.0, inspection=seen(saturated=0.9987))
+    assert (f"40% {left} best evaluation" in better.findings[0].sentence) == (end >= 1.0)
 
 
 @pytest.mark.parametrize(("accuracy", "found"), [(0.98, None), (0.6, "memorising"), (None, "memorising")])

@@ -55,6 +55,11 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
             1.04,
             "the last losses, the largest cut to the second largest, have a mean of 1, only 3.8% below",
         ),
+        (
+            [*(2.0 - min(i, 50) / 50 for i in range(99)), 1.1],
+            1.04,
+            "the last losses, the largest cut to the second largest, have a mean of 1, only 3.8% below",
+        ),
         (FLAT, None, "the loss did not improve: 2 to 2"),
     ):
         stream = MetricStream(Thresholds(), NAMES)

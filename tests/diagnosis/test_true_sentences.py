@@ -191,6 +191,12 @@ def test_a_loss_that_is_not_finite_at_the_end_has_not_risen_to_infinity() -> Non
         assert "from 1 to -1e+09, its last finite value" in told(verdict(lines, **FAILED), "exploding").sentence
 
 
+def test_a_level_at_the_end_is_told_from_the_last_loss() -> None:
+    for last, words in ((2e4, "from 1 to 2e+04"), (6e17, "from 1 to 2e+04, the median of the last 20")):
+        lines = [line(i, 1.0 if i <= 60 else 2e4) for i in range(1, 101)] + [line(101, last)]
+        assert told(verdict(lines), "diverged").sentence.endswith(words)
+
+
 def test_a_loss_that_falls_without_bound_after_a_noisy_beginning_has_no_floor() -> None:
     losses = [-1.0 - 0.3 * (-1) ** i for i in range(28)] + [-(10.0**i) for i in range(1, 9)]
     norms = [1.0] * 28 + [10.0**i for i in range(1, 9)]
@@ -256,8 +262,10 @@ def test_the_rate_is_no_cause_of_an_overflow_before_any_update() -> None:
 @pytest.mark.parametrize("known", [1, 2, 30])
 def test_what_is_usual_of_a_norm_was_seen(known: int) -> None:
     norms = [7.0, 360.0] * 15 if known > 1 else [7.0]
-    lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, 1e9) for i in range(30))]
+    after = [1e9, 1e10] * 15
+    lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, v) for i, v in enumerate(after))]
     said = told(verdict(lines, **FAILED), "exploding").sentence
+    assert (f"before, was 1e+09 at update {known}, and reached 1e+10" in said) == (known < 30)
     assert ("usual" in said) == (known == 30) and ("at most 360 in the 2 updates before" in said) == (known == 2)
 
 
@@ -266,7 +274,10 @@ def test_only_what_towers_is_said_to() -> None:
     quiet[60] |= {"train/loss": 0.42, "grad/norm": 0.12}
     samples = {61: ranked([Sample(i, 30.0 if i == 3 else 0.01, 30.0 if i == 3 else 0.01) for i in range(16)])}
     said = told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
-    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0]
+    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0] and "too)" not in said
+    for also, others in ((60, ""), (61, "(another one is, too)"), (70, "(2 others are, too)")):
+        quiet[also] |= {"train/loss": 0.42, "grad/norm": 50.0}
+        assert others in told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
 
 
 def test_where_a_loss_went_from_is_not_a_lucky_batch() -> None:
@@ -350,6 +361,8 @@ def test_a_rate_that_a_schedule_took_away_was_not_too_low(moved: float) -> None:
 def test_losses_that_are_nan_to_the_end_are_neither_infinite_nor_too_few() -> None:
     lines = [line(1, 2.0), line(2, 5e9, 1e11), *(line(i, math.nan, math.nan) for i in range(3, 150))]
     assert told(verdict(lines), "exploding").sentence.endswith("the loss went from 2 to NaN or infinity")
+    once = [line(1, 2.0), *(line(i, math.nan, 1e11) for i in range(2, 9))]
+    assert told(verdict(once, **FAILED), "exploding").sentence.endswith("; the only finite loss was 2")
     unknown = [{k: v for k, v in line(i, 0.0).items() if k != "train/loss"} for i in range(1, 150)]
     reasons = verdict(unknown).unchecked
     assert reasons["diverged"] == "its losses are not known" and "fewer" not in str(reasons)
@@ -367,6 +380,9 @@ def test_the_usual_norm_of_the_first_tenth_is_that_of_the_first_tenth() -> None:
     norms = [float(i) for i in range(1, 501)]
     sentence = told(verdict([line(i, 1.0 / i, norm) for i, norm in enumerate(norms, 1)]), "growing_norm").sentence
     assert "25.5 is usual in its first tenth, and 476 in its last" in sentence
+    for slope, ratio, causes in ((0.0, 1e-3, 2), (0.0, 1e-5, 1), (1e-3, 1e-3, 1)):
+        lines = [line(i, 1.0 - slope * i, v) | {"update/ratio": ratio} for i, v in enumerate(norms, 1)]
+        assert len(told(verdict(lines), "growing_norm").causes) == causes, "no rate is too high and too low"
 
 
 def test_clipping_that_never_acted_is_said_of_the_updates_that_were_applied() -> None:

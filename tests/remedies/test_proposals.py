@@ -236,7 +236,9 @@ def test_layers_that_sgd_hardly_moves_get_another_optimizer_early(verdict: str) 
 
 def test_a_number_far_from_its_default_and_a_pitfall_are_candidates() -> None:
     e = Evidence("not_learning", ratios=[1e-3] * 5, planned=500)
-    found = [t.overrides for t in tries(e, *CUSTOM, "optimizer.weight_decay=300", search=True)]
+    decayed = tries(e, *CUSTOM, "optimizer.weight_decay=300", search=True)
+    assert "takes 0.3 of the weights in each update; " in decayed[0].why
+    found = [t.overrides for t in decayed]
     assert any(o.startswith("optimizer.weight_decay=") for made in found for o in made)
     assert found[0] == ["optimizer.weight_decay=0.01"], "0.3 of the weights at every update"
     assert not any("weight_decay" in o for t in tries(e, *CUSTOM, "optimizer.weight_decay=0.3") for o in t.overrides)
@@ -390,4 +392,4 @@ def test_noise_that_drowns_gradients_is_taken_away(noise: dict[str, float]) -> N
 def test_a_first_update_of_ordinary_size_is_no_reason_for_a_warm_up(first: float) -> None:
     e = Evidence("diverged", ratios=[first, 0.02, 0.02], planned=300)
     (why,) = [t.why for t in tries(e, *CUSTOM) if t.name == "schedule=warmup"]
-    assert ("the first update" in why) == (first > 0.1)
+    assert ("the first update" in why) == (first > 0.1) and why.endswith("the rate rises over the first 30 updates")

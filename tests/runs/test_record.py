@@ -106,6 +106,19 @@ def test_a_damaged_file_reads_as_missing(tmp_path: Path, name: str, how: str) ->
             run.check(name)
 
 
+@pytest.mark.parametrize("skipped", [19, 20])
+def test_all_updates_that_were_skipped_are_told_once(tmp_path: Path, skipped: int) -> None:
+    folder = made.collapse(tmp_path / "run")
+    told = json.loads((folder / "diagnosis.json").read_text())
+    told["outcome"] |= {"first_failed_attempt": 91, "first_failed_epoch": 2}
+    told["evidence"] |= {"scale_fell_from": 81, "scale_fell_in_epoch": 2, "skipped_since": skipped}
+    told["evidence"]["skipped_last_in_a_row"] = 10
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    lines, some = summarise(RunRecord(folder)).lines, "19 of the 20 updates from there on were skipped, the last 10"
+    assert any(line.startswith(some) for line in lines) == (skipped == 19)
+    assert ("every update from there on was skipped" in lines) == (skipped == 20)
+
+
 def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
     run = RunRecord(tmp_path / "nothing")
     assert not run.unreadable and read_everything(run)["state"] == "pretrained"

@@ -84,7 +84,7 @@ class BadBatch(Rule):
         self.losses: deque[float] = deque(maxlen=20)
         self.norms: deque[float] = deque(maxlen=20)
         self.spikes: list[Towering] = []
-        self.count = 0
+        self.count = self.far = 0  # updates that tower: those after one that does not, and all
         self.way = self.theirs = 0.0  # sums of applied norms: of all updates, and of these
         self.up = False  # whether the update before towered
         self.early: list[Towering] = []  # updates that none came before to compare with
@@ -97,6 +97,7 @@ class BadBatch(Rule):
         self.way += norm if math.isfinite(norm) else 0.0
         by_loss, by_norm = self.towers(loss, norm)
         towers = by_loss or by_norm
+        self.far += towers
         if len(self.norms) < self.enough:
             self.early.append(Towering(line["attempt"], loss, norm, loss, norm, 0))
         if self.up and self.spikes and self.spikes[-1].step(loss):
@@ -160,8 +161,8 @@ class BadBatch(Rule):
         spike = lasting or guilty[0]
         samples = run.samples.get(spike.attempt, [])
         sentence = f"update {spike.attempt} is far above the {spike.known} before it: {self.above_them(run, spike)}"
-        others = f"{self.count - 1} others are" if self.count > 2 else "another one is"
-        sentence += f" ({others}, too)" if self.count > 1 else ""
+        others = f"{self.far - 1} others are" if self.far > 2 else "another one is"
+        sentence += f" ({others}, too)" if self.far > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
         severity, damage, lost = self.damage(run, spike, lasting is not None)
         evidence: dict[str, Any] = {

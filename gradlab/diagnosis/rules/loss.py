@@ -60,7 +60,7 @@ class Diverged(Rule):
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}"
+            sentence = f"the loss fell from {reference:.3g} to a median of {h.losses.best:.3g}"
             sentence += f", and the last losses have a median of {h.losses.final:.3g}"
             severity, why = "critical", "what was learnt is lost"
             if moving := self.moving(run):
@@ -79,6 +79,7 @@ class Diverged(Rule):
         if fall <= 0 or evaluated[-1] - min(evaluated) < self.part * fall:
             return None
         sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and ends at {h.losses.final:.3g}"
+        sentence += f" (both are medians of {h.losses.window} losses)"
         sentence += f"; the best evaluation was {min(evaluated):.4g}, and the last is {evaluated[-1]:.4g}"
         return self.found("warning", sentence, best=min(evaluated), last=evaluated[-1])
 

@@ -13,6 +13,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
+from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
@@ -55,6 +56,7 @@ class Exploding(Rule):
         self.times = 0  # that it was left
         self.usual = math.nan  # before it was left
         self.known: list[float] = []  # the norms then
+        self.left = math.nan  # the norm that left it
         self.reached = math.nan  # since then
         self.calm = 0
         self.before = math.nan  # the usual loss then
@@ -71,6 +73,7 @@ class Exploding(Rule):
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
                 self.times += 1
+                self.left = norm
                 self.before, self.known = history.loss_late, known
             else:
                 self.moved = max(self.moved, line.get("update/ratio", 0.0))
@@ -90,13 +93,14 @@ class Exploding(Rule):
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
+        course = course if h.finite != 1 else f"the only finite loss was {h.losses.initial:.3g}"
         if self.at is not None:
             times, again = f"{self.growth:g} times its usual {self.usual:.3g}", " again" * (self.times > 1)
             sentence = f"the gradient norm passed {times}{again} at update {self.at}"
             if (few := len(self.known)) < run.window:
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
-                sentence = f"the gradient norm, {before} before, rose{again} at update {self.at}"
-            sentence += f", and reached {self.reached:.3g}"
+                sentence = f"the gradient norm, {before} before, was {self.left:.3g} at update {self.at}"
+            sentence += f", and reached {self.reached:.3g}" * (few >= run.window or self.reached > self.left)
             evidence = {"largest": self.reached, "usual": self.usual}
             return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
@@ -209,7 +213,10 @@ class Growing(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
-        return self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
+        found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
+        if run.steady or run.history.update_ratios.median < SMALL:  # then it is rather too low
+            found.causes = found.causes[:1]
+        return found
 
 
 @rule("decaying_norm", position=230)

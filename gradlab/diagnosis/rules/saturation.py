@@ -43,10 +43,11 @@ class Units(Rule):
         evidence = {"module": module.name, "fraction": value, "operation": module.operation}
         if run.long and not (run.beats_constant_anywhere or run.decayed):
             return self.found("critical", sentence, None, **evidence)
-        if not (run.long and run.remaining_share > self.little):
+        share, where = run.remaining_share
+        if not (run.long and share > self.little):
             return self.found("info", sentence, None, **evidence)
-        sentence += f", and {percent(run.remaining_share)} of the loss of the best constant answer is left"
-        return self.found("warning", sentence, None, **evidence, left=run.remaining_share)
+        sentence += f", and {percent(share)} of the loss of the best constant answer is left {where}"
+        return self.found("warning", sentence, None, **evidence, left=share)
 
 
 @rule("dead_units", position=150)

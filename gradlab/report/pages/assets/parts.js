@@ -308,9 +308,14 @@ const parts = (() => {
     }
     if (e.scale_fell_from !== undefined) {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
+      const updates = o.attempts - e.scale_fell_from + 1;
+      const skipped =
+        e.skipped_since === updates
+          ? "Every update from there on was skipped"
+          : `${e.skipped_since} of the ${updates} updates from there on were skipped${streak}`;
       steps.push([
         "bad",
-        `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`,
+        `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${skipped}.`,
       ]);
     }
     if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed")

@@ -75,6 +75,7 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
     for maker in (
+        *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
         shorter_warmup,
         no_schedule,
         looser_clip,

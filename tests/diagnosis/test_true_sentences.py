@@ -392,6 +392,23 @@ def test_noise_is_the_first_cause_where_it_is_larger_than_the_gradients(noise: f
     assert ("noise" in found.evidence) == (noise > 1)
 
 
+@pytest.mark.parametrize(
+    ("records", "cut"),
+    [
+        ([[1.0, 1.0, 0.0, 0.0]] * 100, True),
+        ([[1.0, 1.0, 0.0, 0.0]] * 99 + [[1.0, 1.0, 0.1, 0.0]], False),
+        ([[1.0, 1.0, 1.0, 0.0]] * 100, False),
+        ([[1.0, 1.0, 0.0, 0.0]] * 4 + [None] * 96, False),
+    ],
+)
+def test_a_layer_whose_gradient_is_zero_in_every_record_is_the_first_cause(records: list, cut: bool) -> None:
+    stream = MetricStream(Thresholds(), ["b.weight", "b.bias", "a.weight", "a.bias"])
+    for i, (loss, norms) in enumerate(zip(FLAT, records, strict=True), 1):
+        stream.observe(line(i, loss), norms and {"grad/layer": norms})
+    found = told(diagnose(stream, Measurements(constant=FLAT[0])), "not_learning")
+    assert (found.causes[0] == "a.weight and a.bias never get a gradient") == cut == ("zero" in found.evidence)
+
+
 def test_a_gradient_that_is_zero_from_the_start_without_a_dead_unit_is_cut_off() -> None:
     lines = [line(i, loss, 0.0) for i, loss in enumerate(FLAT, 1)]
     for dead in (0.0, 1.0):

@@ -101,7 +101,8 @@ def test_a_rate_is_raised_no_further_than_the_largest_update_permits(largest: fl
 
 
 def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
-    lines = [made.line(i, 1.0) | {"grad/norm": 1.0 if i < 60 else 100.0} for i in range(1, 121)]
+    norms = [1.0] * 59 + [100.0] * 60 + [1e3]
+    lines = [made.line(i, 1.0) | {"grad/norm": norm} for i, norm in enumerate(norms, 1)]
     damage = {"code": "exploding", "severity": "critical", "sentence": "", "evidence": {}, "began": 60}
     for findings, bound in (([damage], 2.0), ([], 200.0)):
         folder = made.run(tmp_path / str(bound), lines, made.diagnosis("exploding", ill=True, findings=findings))
@@ -109,13 +110,19 @@ def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
             [t for t in tries(evidence(RunRecord(folder)), *CUSTOM) if t.name == "clip=norm"], "clip.max_norm"
         )
         assert bound / 2 <= limit <= bound
+    folder = made.run(tmp_path / "nan", [*lines[:119], lines[119] | {"grad/norm": float("nan")}], made.diagnosis("x"))
+    never = replace(evidence(RunRecord(folder)), verdict="exploding")
+    assert not any(t.name == "clip=norm" for t in tries(never, *CUSTOM)), "no norm is beyond the bound"
 
 
 def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
     e = Evidence("exploding", ratios=[50.0], weights=10.0, norms=[5e4], planned=500)
     given = (*CUSTOM, "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0")
-    bound = value(tries(e, *given), "clip.max_norm")
-    assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
+    far = replace(e, ratios=[0.4] * 3, steady=[324.0] * 40)  # the steady norms are those of updates far too large
+    for each in (e, far):
+        bound = value([t for t in tries(each, *given) if t.name == "clip=norm"], "clip.max_norm")
+        assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
+    assert not any("clip=norm" in t.overrides for t in tries(far, *CUSTOM, "optimizer=adamw"))
 
 
 def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -> None:
@@ -370,6 +377,12 @@ def test_a_layer_as_pytorch_makes_it_is_not_scaled_to_others_that_are_off() -> N
     sizes = {"a.weight": 56.0, "b.weight": 58.0, "c.weight": 57.0, "head.weight": 0.57}
     found = [t.lines for t in tries(Evidence("saturated_units", sizes=sizes), *CUSTOM) if t.lines]
     assert found == ["scale the initial weights, but for head.weight, by 0.025"]
+
+
+@pytest.mark.parametrize("zero", [[], ["a.weight"]])
+def test_data_are_not_suspected_where_the_graph_is_cut(zero: list[str]) -> None:
+    found = tries(Evidence("not_learning", {"not_learning": {"zero": zero}}), *CUSTOM)
+    assert [t.name for t in found if t.lines] == (["graph"] if zero else ["targets"])
 
 
 @pytest.mark.parametrize("largest", [0.05, 0.5])

@@ -122,7 +122,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
-    if o is not None and o.undefined and o.derivative and own and not excess(e) > FAR:
+    if o is not None and o.undefined and o.derivative and not excess(e) > FAR:
         yield from stable_loss(e, c)  # of a number at which it has no derivative, whatever the rate
         return
     if excess(e) > 3 and own:

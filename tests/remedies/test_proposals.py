@@ -391,6 +391,10 @@ def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: f
     e = Evidence("nan_gradient", ratios=[1e-3] * 5 + [largest], norms=[1.0], overflow=o, failed_at=160, planned=400)
     found = tries(e, *CUSTOM, "loss=custom", "loss.target=nets:relative")
     assert "acos" in found[0].lines and any(t.overrides for t in found) == (largest > 0.1)
+    found = tries(e, *CUSTOM, "data=digits", "loss=unstable")
+    assert found[0].overrides == ["loss.stable=true"] and (len([t for t in found if t.overrides]) > 1) == (
+        largest > 0.1
+    )
 
 
 @pytest.mark.parametrize("noise", [{}, {"noise": 7.0}])

@@ -15,6 +15,7 @@ from gradlab.remedies.learning_rate import (
     FAR,
     LEAST,
     adaptive,
+    beyond_rates,
     excess,
     from_afar,
     higher_rate,
@@ -22,6 +23,7 @@ from gradlab.remedies.learning_rate import (
     lower_rate,
     lower_rates,
     mean_of_samples,
+    moved,
     no_schedule,
     optimizers,
     other_rates,
@@ -54,6 +56,12 @@ from gradlab.remedies.proposal import Maker, Proposal, code, structural
 from gradlab.update.sgd import SGD
 
 
+def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where no rate in use makes updates usual, and no layer's initial weights are off by themselves."""
+    if beyond_rates(e, c) and not any(initial_sizes(e, c)):
+        yield code("initial weights", "begin with smaller weights, inputs or targets", moved(e, c))
+
+
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Initial weights, the rate or the gradient: whichever is out of the usual comes first.
 
@@ -62,13 +70,23 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
-    for maker in [samples, initial_sizes, mean_of_samples, less_momentum, *first, clip_norm, lower_rates, warmup]:
+    for maker in [
+        samples,
+        initial_sizes,
+        mean_of_samples,
+        less_momentum,
+        *first,
+        clip_norm,
+        lower_rates,
+        smaller_start,
+        warmup,
+    ]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)
 
 
 def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (samples, mean_of_samples, less_momentum, lower_rates, clip_norm, warmup):
+    for maker in (samples, mean_of_samples, less_momentum, lower_rates, smaller_start, clip_norm, warmup):
         yield from maker(e, c)
 
 

@@ -145,6 +145,19 @@ def test_updates_too_large_from_the_first_on_are_the_rates_fault(ratio: float, s
     assert found[0].overrides[0].startswith({"rate": "optimizer.lr=", "clip": "clip=norm"}[first])
 
 
+@pytest.mark.parametrize(("moved", "lr", "follows"), [(7.0, 0.01, True), (1.3e4, 0.01, False), (1.3e4, 1e3, True)])
+def test_a_rate_follows_the_measured_ratio_or_is_not_the_cause(moved: float, lr: float, follows: bool) -> None:
+    """No usual rate is a ten-thousandth of the usual one: then the first update is large by what it begins with."""
+    e = Evidence("exploding", ratios=[moved], weights=100.0, norms=[1.4e8], failed_at=2, planned=200)
+    found = tries(e, *CUSTOM, "optimizer=sgd", f"optimizer.lr={lr}")
+    rates = [t for t in found if any(o.startswith("optimizer.lr=") for o in t.overrides)]
+    assert bool(rates) == follows != ("initial weights" in [t.name for t in found])
+    if rates:
+        assert value(rates, "optimizer.lr") == pytest.approx(lr * 0.01 / moved, rel=0.1)
+    else:
+        assert not any("schedule=warmup" in t.overrides for t in found)
+
+
 @pytest.mark.parametrize(("size", "said"), [(19.0, True), (2.0, False)])
 def test_weights_that_saturate_their_own_layer_are_to_begin_smaller(size: float, said: bool) -> None:
     sizes = {"rnn.weight_ih_l0": 3.0, "rnn.weight_hh_l0": size, "out.weight": 0.6}

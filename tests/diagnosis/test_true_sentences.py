@@ -409,6 +409,17 @@ def test_a_layer_whose_gradient_is_zero_in_every_record_is_the_first_cause(recor
     assert (found.causes[0] == "a.weight and a.bias never get a gradient") == cut == ("zero" in found.evidence)
 
 
+@pytest.mark.parametrize(("norm", "weights", "said"), [(1e9, 8e5, True), (1e9, 80.0, False), (1e3, 8e5, False)])
+def test_an_explosion_that_the_loss_survives_is_told_and_no_verdict(norm: float, weights: float, said: bool) -> None:
+    lines = [line(i, loss, norm if i == 19 else 1.0) | {"param/norm": 8.0} for i, loss in enumerate(FALLING, 1)]
+    found = verdict([*lines[:-1], lines[-1] | {"param/norm": weights}])
+    assert found.verdict == "healthy" and ("exploding" in {f.code for f in found.findings}) == said
+    if said:
+        of = told(found, "exploding")
+        assert of.severity == "info" and "reached 1e+09 at update 19, where 1 had been usual" in of.sentence
+        assert "weights went from 8 to 8e+05" in of.sentence
+
+
 def test_a_gradient_that_is_zero_from_the_start_without_a_dead_unit_is_cut_off() -> None:
     lines = [line(i, loss, 0.0) for i, loss in enumerate(FLAT, 1)]
     for dead in (0.0, 1.0):

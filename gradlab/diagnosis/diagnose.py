@@ -95,6 +95,7 @@ def diagnose(
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
             drowned(run, finding)
             findings.append(finding)
+    by_samples(findings)
     deciding = {rule.code for rule in stream.rules if rule.decides}
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
     if any(f.severity == "critical" for f in findings if f.code not in yielding):
@@ -130,6 +131,16 @@ def drowned(run: FinishedRun, finding: Finding) -> None:
     if finding.code in DROWNED and finding.severity == "critical" and times > 1:
         finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
         finding.evidence["noise"] = times
+
+
+def by_samples(findings: list[Finding]) -> None:
+    """Samples that stand out as the first cause of a loss that rises again, where weight decay is not."""
+    samples = next((sorted(f.evidence.get("samples", [])) for f in findings if f.code == "bad_batch"), [])
+    for finding in findings if samples else ():
+        if finding.code == "diverged" and "weights_last" not in finding.evidence:
+            shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
+            many = "s" * (len(samples) > 1)
+            finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]
 
 
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:

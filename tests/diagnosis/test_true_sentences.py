@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
-from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, by_samples, diagnose
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
@@ -418,6 +418,14 @@ def test_an_explosion_that_the_loss_survives_is_told_and_no_verdict(norm: float,
         of = told(found, "exploding")
         assert of.severity == "info" and "reached 1e+09 at update 19, where 1 had been usual" in of.sentence
         assert "weights went from 8 to 8e+05" in of.sentence
+
+
+@pytest.mark.parametrize("samples", [[], [700, 200]])
+def test_samples_that_stand_out_are_the_first_cause_of_a_loss_that_rises_again(samples: list[int]) -> None:
+    diverged, decayed = (Finding("diverged", "warning", "", None, seen, ["x"]) for seen in ({}, {"weights_last": 0.1}))
+    by_samples([Finding("bad_batch", "info", "", 17, {"samples": samples}), diverged, decayed])
+    first = ["samples 200, 700 of the training set (see bad_batch)"] if samples else []
+    assert diverged.causes == [*first, "x"] and decayed.causes == ["x"]
 
 
 def test_a_gradient_that_is_zero_from_the_start_without_a_dead_unit_is_cut_off() -> None:

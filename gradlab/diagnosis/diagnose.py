@@ -154,6 +154,9 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
     sentence = f"the loss went from {first} to {h.losses.final:.4g}"
+    if run.rate and h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.lr_highest < 0.5 * run.rate:
+        sentence += f"; the learning rate was rising to the end, where it reached {h.lr_highest / run.rate:.1%} of its"
+        sentence += " setting"
     return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}" if run.need_not_fall else sentence
 
 

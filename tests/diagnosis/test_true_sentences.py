@@ -428,6 +428,14 @@ def test_samples_that_stand_out_are_the_first_cause_of_a_loss_that_rises_again(s
     assert diverged.causes == [*first, "x"] and decayed.causes == ["x"]
 
 
+@pytest.mark.parametrize(("warm", "said"), [(5000, True), (90, False), (1, False)])
+def test_a_warm_up_that_outlasts_a_healthy_run_is_told(warm: int, said: bool) -> None:
+    lines = [line(i, loss) | {"lr": 0.01 * min(1.0, i / warm)} for i, loss in enumerate(FALLING, 1)]
+    found = verdict(lines, rate=0.01)
+    assert found.verdict == "healthy" and ("it reached 2.0% of its setting" in found.sentence) == said
+    assert "setting" not in verdict(lines).sentence
+
+
 def test_a_gradient_that_is_zero_from_the_start_without_a_dead_unit_is_cut_off() -> None:
     lines = [line(i, loss, 0.0) for i, loss in enumerate(FLAT, 1)]
     for dead in (0.0, 1.0):

@@ -95,6 +95,7 @@ def diagnose(
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
             drowned(run, finding)
             findings.append(finding)
+    by_samples(findings)
     deciding = {rule.code for rule in stream.rules if rule.decides}
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
     if any(f.severity == "critical" for f in findings if f.code not in yielding):
@@ -132,6 +133,16 @@ def drowned(run: FinishedRun, finding: Finding) -> None:
         finding.evidence["noise"] = times
 
 
+def by_samples(findings: list[Finding]) -> None:
+    """Samples that stand out as the first cause of a loss that rises again, where weight decay is not."""
+    samples = next((sorted(f.evidence.get("samples", [])) for f in findings if f.code == "bad_batch"), [])
+    for finding in findings if samples else ():
+        if finding.code == "diverged" and "weights_last" not in finding.evidence:
+            shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
+            many = "s" * (len(samples) > 1)
+            finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]
+
+
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     """Verdict and sentence where no rule found anything."""
     h = run.history
@@ -143,6 +154,9 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
     sentence = f"the loss went from {first} to {h.losses.final:.4g}"
+    if run.rate and h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.lr_highest < 0.5 * run.rate:
+        sentence += f"; the learning rate was rising to the end, where it reached {h.lr_highest / run.rate:.1%} of its"
+        sentence += " setting"
     return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}" if run.need_not_fall else sentence
 
 

@@ -60,5 +60,7 @@ class Measurements:
     """Loss of the best constant answer to single terms of the loss, where it was found."""
     constant_found: bool = False
     """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
+    rate: float | None = None
+    """The learning rate as it is set, which a schedule scales; None: not known."""
     decay: Callable[[float, float, float], float] | None = None
     """How many times weight decay alone would have divided the weights by e: see `OptimizerOption.decays`."""

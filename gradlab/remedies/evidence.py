@@ -43,7 +43,7 @@ class Evidence:
     until: int | None = None
     """The update before which these are; None: of the whole run."""
     peak: float = math.inf
-    """The largest norm since then."""
+    """The largest finite norm since then."""
     steady: Sequence[float] = ()
     """Those that show what is usual (see `steady_norms`); empty where too few do."""
     coefficient: float = 1.0
@@ -109,9 +109,9 @@ def evidence(run: RunRecord) -> Evidence:
 
 
 def peak(run: RunRecord, since: int | None) -> float:
-    """The largest gradient norm since an update; infinity where it is not finite, or nothing is known to have begun."""
-    norms = [line["grad/norm"] for line in run.updates if since is not None and line["attempt"] >= since]
-    return max((norm if math.isfinite(norm) else math.inf for norm in norms), default=math.inf)
+    """The largest finite gradient norm since an update, or of all; no bound helps where one is not finite."""
+    norms = [line["grad/norm"] for line in run.updates if since is None or line["attempt"] >= since]
+    return max(filter(math.isfinite, norms), default=0.0 if norms else math.inf)
 
 
 def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int | None]:

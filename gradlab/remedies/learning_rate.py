@@ -23,8 +23,8 @@ RECORDS = 3
 """Updates whose size must have been measured for a middle."""
 FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
-LEAST = 1e-3
-"""A rate is not lowered by more in one step: where updates are larger still, it is the gradient."""
+LEAST = 1e-4
+"""A rate that must fall by more, and below as much of the usual one, is not the cause: it is the gradient."""
 FALLEN = 1e-2
 """Of the full rate, at which next to nothing is learnt."""
 ROOM = 2 / 3
@@ -42,6 +42,17 @@ def excess(e: Evidence) -> float:
     """How many times larger than usual updates are: at most TYPICAL_RATIO in the middle, LARGE_RATIO at the most."""
     middle = e.usual_ratio / TYPICAL_RATIO if len(e.ratios) >= RECORDS else 0.0
     return max(middle, e.largest_ratio / LARGE_RATIO) if e.ratios else math.nan
+
+
+def usually_far(e: Evidence) -> bool:
+    """Whether not the largest updates alone are far too large, but usual ones."""
+    return len(e.ratios) >= RECORDS and e.usual_ratio > FAR * TYPICAL_RATIO
+
+
+def beyond_rates(e: Evidence, c: Config) -> bool:
+    """Whether updates are so large that no rate in use makes them usual."""
+    over = excess(e)
+    return over > 1 / LEAST and c.optimizer.lr / over < LEAST * usual_rate(c)
 
 
 def scheduled(c: Config) -> bool:
@@ -67,14 +78,14 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
             f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the learning rate"
         )
         yield rate(e, c, lasts, why)
-    elif over > FAILED:
+    elif over > FAILED and not beyond_rates(e, c):
         usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
-        yield rate(e, c, max(1 / over, LEAST), f"{moved(e, c)}; {usual}")
+        yield rate(e, c, 1 / over, f"{moved(e, c)}; {usual}")
 
 
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     """As `lower_rate`; without a measurement that says how far, a tenth; none where no update was applied at all."""
-    if e.failed_at == 1:
+    if e.failed_at == 1 or beyond_rates(e, c):
         return
     found = list(lower_rate(e, c))
     unsaid = "the sizes of the updates do not say how far to lower the rate: a tenth of it"
@@ -130,8 +141,8 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Over a tenth of the run; none where it failed before any update was applied."""
-    if e.failed_at == 1:
+    """Over a tenth of the run; none where it failed before any update was applied, or no lower rate would help."""
+    if e.failed_at == 1 or beyond_rates(e, c):
         return
     updates = max(10, e.planned // 10)
     large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason

@@ -138,6 +138,8 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
+    if found.get("zero"):  # the data are not what is measured to be wrong: see `graph`
+        return
     better = "too little is learnt beyond a constant answer"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
     if best is not None and constant is not None and best >= constant:
@@ -176,9 +178,13 @@ def longer(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
-    names = listed(e.found.get("broken_graph", {}).get("parameters", []))
-    why = "no gradient ever reaches them"
-    yield code("graph", f"look for {CUTS} between {names} and the loss", why)
+    """What ends it on the way to parameters that never have a gradient, or none but zero."""
+    zero = e.found.get("not_learning", {}).get("zero", [])
+    names = listed(e.found.get("broken_graph", {}).get("parameters", zero))
+    why = "their gradient is exactly zero in every record" if zero else "no gradient ever reaches them"
+    ends = f"weights of zero, {CUTS}" if zero else CUTS
+    if names:
+        yield code("graph", f"look for {ends} between {names} and the loss", why)
 
 
 def cut(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -15,6 +15,7 @@ from gradlab.remedies.learning_rate import (
     FAR,
     LEAST,
     adaptive,
+    beyond_rates,
     excess,
     from_afar,
     higher_rate,
@@ -22,6 +23,7 @@ from gradlab.remedies.learning_rate import (
     lower_rate,
     lower_rates,
     mean_of_samples,
+    moved,
     no_schedule,
     optimizers,
     other_rates,
@@ -29,6 +31,7 @@ from gradlab.remedies.learning_rate import (
     shorter_warmup,
     unmeasured_rate,
     usual_rate,
+    usually_far,
     warmup,
 )
 from gradlab.remedies.model_and_data import (
@@ -54,27 +57,44 @@ from gradlab.remedies.proposal import Maker, Proposal, code, structural
 from gradlab.update.sgd import SGD
 
 
+def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where no rate in use makes updates usual, and no layer's initial weights are off by themselves."""
+    if beyond_rates(e, c) and not any(initial_sizes(e, c)):
+        yield code("initial weights", "begin with smaller weights, inputs or targets", moved(e, c))
+
+
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Initial weights, the rate or the gradient: whichever is out of the usual comes first.
 
-    The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
+    The rate, where updates were too large before any norm was usual, or usually, by no more than a rate may be lowered.
     """
-    at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
+    at_once = (not e.steady or usually_far(e)) and 1.5 < excess(e) <= 1 / LEAST
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
-    for maker in [samples, initial_sizes, mean_of_samples, less_momentum, *first, clip_norm, lower_rates, warmup]:
+    for maker in [
+        samples,
+        initial_sizes,
+        mean_of_samples,
+        less_momentum,
+        *first,
+        clip_norm,
+        lower_rates,
+        smaller_start,
+        warmup,
+    ]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)
 
 
 def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (samples, mean_of_samples, less_momentum, lower_rates, clip_norm, warmup):
+    for maker in (samples, mean_of_samples, less_momentum, lower_rates, smaller_start, clip_norm, warmup):
         yield from maker(e, c)
 
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
     for maker in (
+        *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
         shorter_warmup,
         no_schedule,
         looser_clip,
@@ -121,7 +141,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
-    if o is not None and o.undefined and o.derivative and own and not excess(e) > FAR:
+    if o is not None and o.undefined and o.derivative and not excess(e) > FAR:
         yield from stable_loss(e, c)  # of a number at which it has no derivative, whatever the rate
         return
     if excess(e) > 3 and own:

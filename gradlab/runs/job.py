@@ -245,6 +245,7 @@ class Job(Sink):
             ),
             overflow=overflow,
             inspection=inspection,
+            rate=self.config.optimizer.lr,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,
             constant=constant,
             eval_constant=eval_constant,

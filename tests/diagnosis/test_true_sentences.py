@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
-from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, by_samples, diagnose
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
@@ -406,6 +406,50 @@ def test_noise_is_the_first_cause_where_it_is_larger_than_the_gradients(noise: f
     found = told(verdict(lines, constant=FLAT[0], noise=noise), "not_learning")
     assert found.causes[0].startswith("the noise that is added to gradients, with 7 times") == (noise > 1)
     assert ("noise" in found.evidence) == (noise > 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "cut"),
+    [
+        ([[1.0, 1.0, 0.0, 0.0]] * 100, True),
+        ([[1.0, 1.0, 0.0, 0.0]] * 99 + [[1.0, 1.0, 0.1, 0.0]], False),
+        ([[1.0, 1.0, 1.0, 0.0]] * 100, False),
+        ([[1.0, 1.0, 0.0, 0.0]] * 4 + [None] * 96, False),
+    ],
+)
+def test_a_layer_whose_gradient_is_zero_in_every_record_is_the_first_cause(records: list, cut: bool) -> None:
+    stream = MetricStream(Thresholds(), ["b.weight", "b.bias", "a.weight", "a.bias"])
+    for i, (loss, norms) in enumerate(zip(FLAT, records, strict=True), 1):
+        stream.observe(line(i, loss), norms and {"grad/layer": norms})
+    found = told(diagnose(stream, Measurements(constant=FLAT[0])), "not_learning")
+    assert (found.causes[0] == "a.weight and a.bias never get a gradient") == cut == ("zero" in found.evidence)
+
+
+@pytest.mark.parametrize(("norm", "weights", "said"), [(1e9, 8e5, True), (1e9, 80.0, False), (1e3, 8e5, False)])
+def test_an_explosion_that_the_loss_survives_is_told_and_no_verdict(norm: float, weights: float, said: bool) -> None:
+    lines = [line(i, loss, norm if i == 19 else 1.0) | {"param/norm": 8.0} for i, loss in enumerate(FALLING, 1)]
+    found = verdict([*lines[:-1], lines[-1] | {"param/norm": weights}])
+    assert found.verdict == "healthy" and ("exploding" in {f.code for f in found.findings}) == said
+    if said:
+        of = told(found, "exploding")
+        assert of.severity == "info" and "reached 1e+09 at update 19, where 1 had been usual" in of.sentence
+        assert "weights went from 8 to 8e+05" in of.sentence
+
+
+@pytest.mark.parametrize("samples", [[], [700, 200]])
+def test_samples_that_stand_out_are_the_first_cause_of_a_loss_that_rises_again(samples: list[int]) -> None:
+    diverged, decayed = (Finding("diverged", "warning", "", None, seen, ["x"]) for seen in ({}, {"weights_last": 0.1}))
+    by_samples([Finding("bad_batch", "info", "", 17, {"samples": samples}), diverged, decayed])
+    first = ["samples 200, 700 of the training set (see bad_batch)"] if samples else []
+    assert diverged.causes == [*first, "x"] and decayed.causes == ["x"]
+
+
+@pytest.mark.parametrize(("warm", "said"), [(5000, True), (90, False), (1, False)])
+def test_a_warm_up_that_outlasts_a_healthy_run_is_told(warm: int, said: bool) -> None:
+    lines = [line(i, loss) | {"lr": 0.01 * min(1.0, i / warm)} for i, loss in enumerate(FALLING, 1)]
+    found = verdict(lines, rate=0.01)
+    assert found.verdict == "healthy" and ("setting" in found.sentence) == said == ("reached 2.0% of" in found.sentence)
+    assert "setting" not in verdict(lines).sentence
 
 
 def test_a_gradient_that_is_zero_from_the_start_without_a_dead_unit_is_cut_off() -> None:

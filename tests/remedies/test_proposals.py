@@ -101,7 +101,8 @@ def test_a_rate_is_raised_no_further_than_the_largest_update_permits(largest: fl
 
 
 def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
-    lines = [made.line(i, 1.0) | {"grad/norm": 1.0 if i < 60 else 100.0} for i in range(1, 121)]
+    norms = [1.0] * 59 + [100.0] * 60 + [1e3]
+    lines = [made.line(i, 1.0) | {"grad/norm": norm} for i, norm in enumerate(norms, 1)]
     damage = {"code": "exploding", "severity": "critical", "sentence": "", "evidence": {}, "began": 60}
     for findings, bound in (([damage], 2.0), ([], 200.0)):
         folder = made.run(tmp_path / str(bound), lines, made.diagnosis("exploding", ill=True, findings=findings))
@@ -109,13 +110,20 @@ def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
             [t for t in tries(evidence(RunRecord(folder)), *CUSTOM) if t.name == "clip=norm"], "clip.max_norm"
         )
         assert bound / 2 <= limit <= bound
+    folder = made.run(tmp_path / "nan", [*lines[:119], lines[119] | {"grad/norm": float("nan")}], made.diagnosis("x"))
+    never = replace(evidence(RunRecord(folder)), verdict="exploding")
+    assert not any(t.name == "clip=norm" for t in tries(never, *CUSTOM)), "no norm is beyond the bound"
 
 
 def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
     e = Evidence("exploding", ratios=[50.0], weights=10.0, norms=[5e4], planned=500)
     given = (*CUSTOM, "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0")
-    bound = value(tries(e, *given), "clip.max_norm")
-    assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
+    far = replace(e, ratios=[0.4] * 3, steady=[324.0] * 40)  # the steady norms are those of updates far too large
+    for each in (e, far):
+        bound = value([t for t in tries(each, *given) if t.name == "clip=norm"], "clip.max_norm")
+        assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
+    assert not any("clip=norm" in t.overrides for t in tries(far, *CUSTOM, "optimizer=adamw"))
+    assert tries(far, *CUSTOM, "optimizer=sgd", "optimizer.lr=0.1")[0].overrides[0].startswith("optimizer.lr=")
 
 
 def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -> None:
@@ -136,6 +144,19 @@ def test_updates_too_large_from_the_first_on_are_the_rates_fault(ratio: float, s
     e = Evidence("exploding", ratios=[ratio], weights=5.0, norms=[200.0], steady=[200.0] * steady, planned=500)
     found = tries(e, *CUSTOM, "optimizer=sgd", "optimizer.lr=0.05")
     assert found[0].overrides[0].startswith({"rate": "optimizer.lr=", "clip": "clip=norm"}[first])
+
+
+@pytest.mark.parametrize(("moved", "lr", "follows"), [(7.0, 0.01, True), (1.3e4, 0.01, False), (1.3e4, 1e3, True)])
+def test_a_rate_follows_the_measured_ratio_or_is_not_the_cause(moved: float, lr: float, follows: bool) -> None:
+    """No usual rate is a ten-thousandth of the usual one: then the first update is large by what it begins with."""
+    e = Evidence("exploding", ratios=[moved], weights=100.0, norms=[1.4e8], failed_at=2, planned=200)
+    found = tries(e, *CUSTOM, "optimizer=sgd", f"optimizer.lr={lr}")
+    rates = [t for t in found if any(o.startswith("optimizer.lr=") for o in t.overrides)]
+    assert bool(rates) == follows != ("initial weights" in [t.name for t in found])
+    if rates:
+        assert value(rates, "optimizer.lr") == pytest.approx(lr * 0.01 / moved, rel=0.1)
+    else:
+        assert not any("schedule=warmup" in t.overrides for t in found)
 
 
 @pytest.mark.parametrize(("size", "said"), [(19.0, True), (2.0, False)])
@@ -374,12 +395,22 @@ def test_a_layer_as_pytorch_makes_it_is_not_scaled_to_others_that_are_off() -> N
     assert found == ["scale the initial weights, but for head.weight, by 0.025"]
 
 
+@pytest.mark.parametrize("zero", [[], ["a.weight"]])
+def test_data_are_not_suspected_where_the_graph_is_cut(zero: list[str]) -> None:
+    found = tries(Evidence("not_learning", {"not_learning": {"zero": zero}}), *CUSTOM)
+    assert [t.name for t in found if t.lines] == (["graph"] if zero else ["targets"])
+
+
 @pytest.mark.parametrize("largest", [0.05, 0.5])
 def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: float) -> None:
     o = Overflow("backward", "", "", operation="div", derivative="acos", failure="a division by zero")
     e = Evidence("nan_gradient", ratios=[1e-3] * 5 + [largest], norms=[1.0], overflow=o, failed_at=160, planned=400)
     found = tries(e, *CUSTOM, "loss=custom", "loss.target=nets:relative")
     assert "acos" in found[0].lines and any(t.overrides for t in found) == (largest > 0.1)
+    found = tries(e, *CUSTOM, "data=digits", "loss=unstable")
+    assert found[0].overrides == ["loss.stable=true"] and (len([t for t in found if t.overrides]) > 1) == (
+        largest > 0.1
+    )
 
 
 @pytest.mark.parametrize("noise", [{}, {"noise": 7.0}])

@@ -28,6 +28,8 @@ class Exploding(Rule):
     over a batch is large throughout. It began where that was left for good, or from where on the loss has not come
     back. Where the first updates fail already there is none: then it is how far the first gradient has moved the
     weights, or that numbers which had grown large overflow, of samples on which the initial weights do not.
+
+    It is information where the norm came back, and has left the weights many times their size.
     """
 
     causes = (
@@ -50,7 +52,13 @@ class Exploding(Rule):
     large: float = 0.01
     """Norm of an update over that of the weights, before that, above which the learning rate is the likeliest cause."""
 
+    burst: float = 1e6
+    """Norm over the usual one, in a run that is not lost by its loss, for information."""
+    grown: float = 1e3
+    """The weights' norm at the end over that at first which such a norm must have left."""
+
     def begin(self) -> None:
+        self.highest = (0.0, 0, math.nan)  # the largest norm that left the usual one, its update, and the usual one
         self.moved = 0.0  # the largest of the updates before it began, of those that were measured
         self.at: int | None = None
         self.times = 0  # that it was left
@@ -75,10 +83,12 @@ class Exploding(Rule):
                 self.times += 1
                 self.left = norm
                 self.before, self.known = history.loss_late, known
+                self.highest = max(self.highest, (norm, line["attempt"], self.usual))
             else:
                 self.moved = max(self.moved, line.get("update/ratio", 0.0))
             return
         self.reached = max(self.reached, norm)
+        self.highest = max(self.highest, (norm, line["attempt"], self.usual))
         self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
         least = max((self.lost - 1) * abs(self.before), 0.1 * abs(history.loss_early))  # a tiny loss may double
         if self.calm >= history.window and not history.loss_late > self.before + least:
@@ -89,7 +99,7 @@ class Exploding(Rule):
         # Where the targets have grown, the norm has grown with them.
         targets = run.targets_outgrew_loss or (run.makes_targets and self.calm >= h.window)
         if not (run.status == "failed" or run.ended_nonfinite or (run.rose(self.lost) and not targets)):
-            return None
+            return self.survived(run)
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
@@ -110,6 +120,15 @@ class Exploding(Rule):
         if by_the_weights(run):
             sentence += f"; update {h.bad_since} overflows, on samples on which the initial weights do not"
         return self.caused(self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved))
+
+    def survived(self, run: FinishedRun) -> Finding | None:
+        """A norm beyond all others that came back, where the weights did not."""
+        (norm, at, usual), weights = self.highest, run.history.weights
+        if not (self.burst * usual < norm < math.inf and weights and weights[-1] > self.grown * weights[0] > 0):
+            return None
+        sentence = f"the gradient norm reached {norm:.3g} at update {at}, where {usual:.3g} had been usual; the norm of"
+        sentence += f" the weights went from {weights[0]:.3g} to {weights[-1]:.3g}"
+        return self.caused(self.found("info", sentence, at, largest=norm, usual=usual, weights=weights[-1]))
 
     def caused(self, found: Finding) -> Finding:
         """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""

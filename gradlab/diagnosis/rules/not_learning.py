@@ -8,6 +8,7 @@ from typing import Any
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.wording import progress, without_largest
 
@@ -78,6 +79,25 @@ class NotLearning(Rule):
     warning."""
     far: float = 10.0
     """First losses over the constant answer's, above which a loss that falls throughout began far off."""
+    records: int = 5
+    """Records of layers from which on a gradient that is exactly zero in each is the first cause."""
+
+    def begin(self) -> None:
+        self.zero: set[int] = set()
+        self.seen = 0
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        if layers:
+            zero = {i for i, norm in enumerate(layers["grad/layer"]) if norm == 0}
+            self.zero = self.zero & zero if self.seen else zero
+            self.seen += 1
+
+    def never_reached(self, run: FinishedRun) -> list[str]:
+        """Parameters of layers none of which ever had a gradient but zero; the rest of the model had one."""
+        names = run.history.names
+        zero = {names[i] for i in self.zero} if self.seen >= self.records else set()
+        others = {name.rpartition(".")[0] for name in names if name not in zero}
+        return [name for name in names if name in zero and name.rpartition(".")[0] not in others] if others else []
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, (end, error) = run.history, run.history.end
@@ -127,7 +147,21 @@ class NotLearning(Rule):
         return found
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
-        """With the rate as the first cause in the direction that the updates show; else as the last, if it is one."""
+        """With the rate as the first cause in the direction that the updates show; else as the last, if it is one.
+
+        Before all others layers whose gradient is zero throughout.
+        """
+        if names := self.never_reached(run):
+            first = ", ".join(names[:3]) + f" and {len(names) - 3} more"
+            listed = first if len(names) > 3 else " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            found.causes = [
+                f"{listed} never get{'s' * (len(names) == 1)} a gradient",
+                *self.causes[1:3],
+                self.causes[0],
+            ]
+            found.sentence += f"; the gradient of {listed} is exactly zero in each of {self.seen} records"
+            found.evidence["zero"] = names
+            return found
         usual, (rate, *others) = run.history.update_ratios.median, self.causes
         if usual > LARGE or usual < SMALL:
             found.causes = [f"the learning rate is far too {'high' if usual > LARGE else 'low'}", *others]

@@ -287,7 +287,7 @@ def test_rank_0_has_said_all_before_a_failed_run_is_ended(tmp_path: Path) -> Non
     """The launcher ends every rank once one ends with 1; rank 0 looks for the module that overflowed meanwhile."""
     fails = ("model=custom", "model.target=nets:SlowToExplain", "precision=fp16", "precision.init_scale=1")
     ended = run(torchrun(2, "-m", "gradlab", *fails, "trainer.progress=none", "hydra.run.dir=run"), tmp_path)
-    assert ended.returncode == 1 and "the output of the model (SlowToExplain)" in ended.stdout
+    assert ended.returncode == 1 and "the output of the model (SlowToExplain" in ended.stdout
     assert (tmp_path / "run" / "diagnosis.json").is_file() and (tmp_path / "run" / "crash.pt").is_file()
 
 

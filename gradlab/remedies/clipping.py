@@ -10,7 +10,7 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import usually_far
+from gradlab.remedies.learning_rate import FAR, RECORDS
 from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
@@ -27,13 +27,14 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     bound = math.nan
     if e.failed_at == 1:  # nothing was applied that could have been smaller
         return
-    if e.steady and not usually_far(e):
+    too_far = len(e.ratios) >= RECORDS and e.usual_ratio > FAR * TYPICAL_RATIO
+    if e.steady and not too_far:
         bound = outlier_fence(e.steady)
         why = f"the gradient's norm is usually {e.usual_norm:.2g}, and beyond {two_digits(bound):g} an outlier"
     elif isinstance(c.optimizer, SGD) and e.weights > 0:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
         why = f"with it no update moves the weights by more than {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}"
-    elif e.norms and not usually_far(e):
+    elif e.norms and not too_far:
         before = f" before update {e.until}" if e.until else ""
         bound, why = min(e.norms), f"the smallest gradient norm{before} was {min(e.norms):.3g}"
     if 0 < bound < math.inf and bound < e.peak:  # else it would not have acted when it mattered

@@ -44,11 +44,6 @@ def excess(e: Evidence) -> float:
     return max(middle, e.largest_ratio / LARGE_RATIO) if e.ratios else math.nan
 
 
-def usually_far(e: Evidence) -> bool:
-    """Whether not the largest updates alone are far too large, but usual ones."""
-    return len(e.ratios) >= RECORDS and e.usual_ratio > FAR * TYPICAL_RATIO
-
-
 def beyond_rates(e: Evidence, c: Config) -> bool:
     """Whether updates are so large that no rate in use makes them usual."""
     over = excess(e)

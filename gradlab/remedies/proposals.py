@@ -31,7 +31,6 @@ from gradlab.remedies.learning_rate import (
     shorter_warmup,
     unmeasured_rate,
     usual_rate,
-    usually_far,
     warmup,
 )
 from gradlab.remedies.model_and_data import (
@@ -66,9 +65,9 @@ def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Initial weights, the rate or the gradient: whichever is out of the usual comes first.
 
-    The rate, where updates were too large before any norm was usual, or usually, by no more than a rate may be lowered.
+    The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
     """
-    at_once = (not e.steady or usually_far(e)) and 1.5 < excess(e) <= 1 / LEAST
+    at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
     for maker in [

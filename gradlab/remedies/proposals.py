@@ -13,7 +13,6 @@ from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     FAR,
-    LEAST,
     adaptive,
     beyond_rates,
     excess,
@@ -55,6 +54,9 @@ from gradlab.remedies.precision import full, loss_scale, wider
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
 from gradlab.update.sgd import SGD
 
+AT_ONCE = 1e3
+"""Times the usual size of updates up to which a lower rate comes first, where an explosion began at once."""
+
 
 def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where no rate in use makes updates usual, and no layer's initial weights are off by themselves."""
@@ -67,7 +69,7 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
 
     The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
     """
-    at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
+    at_once = not e.steady and 1.5 < excess(e) <= AT_ONCE
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
     for maker in [

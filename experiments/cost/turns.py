@@ -35,7 +35,7 @@ from gradlab.train.trainer import Trainer
 
 WARMUP = 3  # rounds of a team that do not count
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-QUIET = ["logger=none", "trainer.progress=none", "trainer.device=cpu", "trainer.epochs=1"]
+QUIET = ["logger=none", "trainer.progress=none", "trainer.epochs=1"]
 
 Batch = tuple[Tensor, Tensor]
 Loop = Callable[[nn.Module, Iterator[Batch]], None]
@@ -54,6 +54,9 @@ class Case:
     """Rounds that a team does in any case."""
     batches: Callable[[], Iterator[Batch]] | None = None
     """What loops read; None: what gradlab reads."""
+    device: str = "cpu"
+    near: float = 1e-4
+    """How far weights may be apart."""
 
 
 @dataclass
@@ -155,11 +158,13 @@ def take_turns(
     """The batches, held back between turns. A loop asks for the next when it is done with the last: that times it."""
 
     def now() -> Turn:
+        if next(model.parameters()).is_cuda:
+            torch.cuda.synchronize()
         return Turn(time.process_time(), time.perf_counter(), rules.seconds if rules else 0.0)
 
     while (asked := pipe.recv()) != "done":
         if asked == "weights":
-            pipe.send(torch.cat([p.detach().flatten() for p in model.parameters()]).numpy())
+            pipe.send(torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().numpy())
             continue
         began = now()
         for _ in range(turn):
@@ -182,12 +187,17 @@ def contend(case: Case, loop: Loop | list[str], pipe: Connection) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        overrides = [*case.overrides, *QUIET, *(loop if isinstance(loop, list) else ())]
+        overrides = [
+            *case.overrides,
+            *QUIET,
+            f"trainer.device={case.device}",
+            *(loop if isinstance(loop, list) else ()),
+        ]
         trainer = Trainer(to_config(compose(overrides)), Path(folder), say=lambda text: None)
         model, train, config = trainer.module, trainer.data.train, trainer.config
         if callable(loop):
             torch.set_deterministic_debug_mode("default")  # PyTorch's; gradlab keeps its own
-            order = epoch_order(len(train), config.seed, 0).split(config.data.batch_size)
+            order = epoch_order(len(train), config.seed, 0).to(case.device).split(config.data.batch_size)
             batches = case.batches() if case.batches else map(train.batch, order)
             loop(model, take_turns(model, batches, case.turn, pipe))
             return
@@ -209,12 +219,12 @@ def ask(pipe: Connection, what: str) -> Any:
     return pipe.recv()
 
 
-def check_equal(contenders: dict[str, Contender], pipes: dict[str, Connection], *, end: bool) -> None:
+def check_equal(contenders: dict[str, Contender], pipes: dict[str, Connection], near: float, *, end: bool) -> None:
     """Fail unless the contenders have done the same work."""
     weights = {name: torch.from_numpy(ask(pipe, "weights")) for name, pipe in pipes.items()}
     for name, contender in contenders.items():
         a, b = weights[name], weights[contender.reference]
-        if (contender.exact or not end) and not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
+        if (contender.exact or not end) and not torch.allclose(a, b, rtol=1e-3, atol=near):
             raise AssertionError(f"{name} has not done the same work: weights differ by {(a - b).abs().max():.2g}")
 
 
@@ -229,10 +239,10 @@ def in_turn(case: Case, contenders: dict[str, Contender], pipes: dict[str, Conne
             team[name].append(ask(pipes[name], "turn"))
         rounds += 1
         if rounds == 1:
-            check_equal(contenders, pipes, end=False)
+            check_equal(contenders, pipes, case.near, end=False)
         if rounds == WARMUP:
             end = time.perf_counter() + case.seconds / case.teams
-    check_equal(contenders, pipes, end=True)
+    check_equal(contenders, pipes, case.near, end=True)
     return {name: turns[WARMUP:] for name, turns in team.items()}
 
 

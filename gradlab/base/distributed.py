@@ -81,9 +81,11 @@ def world() -> World:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks wait for each other: left alone, they would do so for ever
         end_with_parent()
     if size > 1 and not torch.distributed.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        if torch.cuda.is_available():
-            torch.cuda.set_device(local % torch.cuda.device_count())
+        devices = torch.cuda.device_count()
+        on_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        backend = "cpu:gloo,cuda:nccl" if devices >= on_host else "gloo"  # NCCL refuses two ranks on one device
+        if devices:
+            torch.cuda.set_device(local % devices)
         start = restarts.start()
         if start is None:
             torch.distributed.init_process_group(backend)

@@ -55,6 +55,11 @@ class HostCopy:
         return self.tensor.tolist()
 
 
+def flags(each: list[torch.Tensor]) -> list[bool]:
+    """Whether each of some () tensors is true, in one transfer."""
+    return torch.stack([flag.to(each[0].device) for flag in each]).tolist() if each else []
+
+
 @dataclass
 class Attempt:
     """One update: its position in the data, random state and loss scale before it, and its measurements."""

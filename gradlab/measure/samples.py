@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -152,7 +152,7 @@ def measured(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read
 
     read: inputs and targets of indices. The caller restores the random state; buffers do not change in this mode.
     """
-    with evaluating(model):
+    with evaluating(model), steps_shown(model):
         if len(index) > MOST:
             index = largest_losses(model, loss, index, read)
         return [one(model, loss, part, read) for part in index.split(1)]
@@ -171,7 +171,7 @@ def searched(
         s = one(model, loss, part, read)
         return -outlying(s, middle, len(part)), int(part[0]), part, s
 
-    with evaluating(model):
+    with evaluating(model), steps_shown(model):
         waiting = [weighed(part) for part in index.split(TOGETHER)]
         heapify(waiting)
         while waiting and -waiting[0][0] >= STANDS_OUT and len(found) < MOST:
@@ -194,6 +194,19 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         model.train(training)
         model.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def steps_shown(model: torch.nn.Module) -> Iterator[None]:
+    """Context in which a recurrent module is computed operation by operation on CUDA too.
+
+    cuDNN's kernel is one operation of all time steps, and has no backward pass in evaluation mode.
+    """
+    with ExitStack() as changed:
+        if any(isinstance(m, torch.nn.RNNBase) for m in model.modules()):
+            changed.callback(setattr, torch.backends.cudnn, "enabled", torch.backends.cudnn.enabled)
+            torch.backends.cudnn.enabled = False
+        yield
 
 
 def largest_losses(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> torch.Tensor:

@@ -74,9 +74,12 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     index = torch.arange(min(2, len(data.train)), device=data.train.device)
     inputs, targets = data.train.batch(index)
     model.eval()
+    if data.train.device.type == "cuda" and (why := too_small(model, inputs)):
+        raise Invalid("model", name, why)
     try:
         with torch.no_grad(), recording_order(model) as called:
             outputs = model(inputs)
+            check_classes(data, loss, outputs, targets, name)  # before the loss: targets beyond end a CUDA process
             loss.sum(outputs, targets)
         with torch.no_grad():
             loss.tried(model, inputs, outputs, targets)
@@ -92,17 +95,20 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
         raise Invalid("model", name, why) from error
     finally:
         model.train(training)
+    return called
+
+
+def check_classes(data: Splits, loss: Loss, outputs: Any, targets: Any, name: str) -> None:
+    """Raise `Invalid` for a model with fewer outputs than the data has classes; tell streams how many it has."""
     classified = data.spec.targets in ("classes", "tokens") and loss.takes != "batch"  # one's own may need one fewer
     if not (classified and isinstance(outputs, torch.Tensor) and outputs.dim()):
-        return called
+        return
     classes = outputs.shape[class_axis(outputs, targets) if isinstance(targets, torch.Tensor) else -1]
     for split in (data.train, data.test):
         if (stream := streamed(split)) is not None and loss.takes == "targets":
             stream.classes = classes
     if classes < data.spec.outputs:
-        why = f"has {classes} outputs, but the data has {data.spec.outputs} classes"
-        raise Invalid("model", name, why)
-    return called
+        raise Invalid("model", name, f"has {classes} outputs, but the data has {data.spec.outputs} classes")
 
 
 class Built(NamedTuple):
@@ -199,7 +205,7 @@ def wrap(
     if sharded(config, world):
         from gradlab.train import fsdp
 
-        fsdp.check(config)
+        fsdp.check(config, device)
         return fsdp.shard(model, called, config, device, world)
     if config.trainer.compile:
         if config.precision.build(device).cpu_gemm == "fast":

@@ -37,8 +37,10 @@ class Sharded(torch.nn.Module):
             self.module.set_requires_gradient_sync(True)
 
 
-def check(config: Config) -> None:
+def check(config: Config, device: torch.device) -> None:
     """Raise `Invalid` for what cannot be exact, or cannot work, on shards of parameters."""
+    if device.type == "cuda" and torch.distributed.get_backend() == "gloo":
+        raise Invalid("trainer.parallel", "fsdp", "needs a CUDA device for each rank: these share one")
     if config.trainer.compile:
         raise Invalid("trainer.compile", True, "not with trainer.parallel=fsdp")
     if config.pitfall is not None:

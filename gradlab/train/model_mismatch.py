@@ -12,14 +12,20 @@ from gradlab.data.base import Splits
 
 
 def too_small(model: torch.nn.Module, inputs: Any) -> str:
-    """Which embedding is asked for a row that it does not have, and where; empty if none is."""
+    """Which embedding is asked for a row that it does not have, and where; empty if none is.
+
+    It is not looked up: on a CUDA device that ends the process.
+    """
     found: list[str] = []
 
     def look(name: str, rows: int, given: tuple[Any, ...]) -> None:
         if given and given[0].numel() and int(given[0].max()) >= rows:
             found.append(f"{name} has {rows} rows, too few for {int(given[0].max())}, which is among its inputs")
+            raise IndexError
 
     parts = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)]
+    if not parts:
+        return ""
     hooks = [
         part.register_forward_pre_hook(lambda _, given, name=name, rows=part.num_embeddings: look(name, rows, given))
         for name, part in parts

@@ -153,7 +153,7 @@ class TrainerState:
         """(N,) the order of an epoch's samples."""
         if self.order_of is None or self.order_of[0] != epoch:
             order = self.new_order(epoch)
-            self.order_of = epoch, order if self.stream else order.to(self.device)
+            self.order_of = epoch, order if self.stream else order.to(self.device, non_blocking=True)
         return self.order_of[1]
 
     def new_order(self, epoch: int) -> torch.Tensor:

@@ -170,7 +170,7 @@ def raw_elements(tensors: list[torch.Tensor], norms: torch.Tensor) -> tuple[torc
     """Sum, size, largest magnitude and number of non-finite elements of each tensor, (P,) float64 each."""
     if not tensors:
         return norms, norms, norms, norms
-    sizes = torch.tensor([t.numel() for t in tensors], dtype=torch.float64).to(norms.device)
+    sizes = torch.tensor([t.numel() for t in tensors], dtype=torch.float64).to(norms.device, non_blocking=True)
     sums = torch.stack([t.sum() for t in tensors]).double()
     present = [t if t.numel() else t.new_zeros(1) for t in tensors]
     if norms.device.type != "cpu":

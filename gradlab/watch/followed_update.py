@@ -11,6 +11,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from gradlab.measure.attempt import flags
 from gradlab.watch.events import Seen, Violation
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -76,7 +77,8 @@ class FollowedUpdate(TorchFunctionMode):
         if has_compiled() or _get_current_function_mode_stack():
             return
         weights = list(without)
-        flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
+        dense = [(p, g) for p in tracker.params if (g := p.grad) is not None and not g.is_sparse]
+        flat = [p for (p, _), has in zip(dense, flags([g.any() for _, g in dense]), strict=True) if not has]
         self.readers = [each for each in self.all_readers if self.seen.ask(each.begin, tracker, weights, flat)]
         if self.readers:
             self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0

@@ -227,7 +227,7 @@ REFUSED = {
 def test_what_cannot_be_exact_is_refused(what: str) -> None:
     override, named = REFUSED[what]
     with pytest.raises(Invalid, match=named):
-        fsdp.check(to_config(compose([FSDP, override])))
+        fsdp.check(to_config(compose([FSDP, override])), torch.device("cpu"))
 
 
 class Nested(torch.nn.Module):

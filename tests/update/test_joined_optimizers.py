@@ -145,7 +145,7 @@ def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, entry: str) -> None:
 def test_an_optimizer_of_whole_parameters_is_refused_under_fsdp() -> None:
     config = to_config(composed(*RUN, groups(f"{SGD}, {LION}, {MUON}")))
     with pytest.raises(Invalid, match=r"optimizer\.groups\.2\.optimizer=muon: not with trainer\.parallel=fsdp"):
-        fsdp.check(config)
+        fsdp.check(config, torch.device("cpu"))
 
 
 def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from gradlab.data.tree import first as first_tensor
 from gradlab.diagnosis.replay.failure import OVERFLOW
 from gradlab.diagnosis.replay.overflow import SUM, Overflow
 from gradlab.diagnosis.replay.ranges import finite, range_of, tensors_of
+from gradlab.measure.samples import steps_shown
 from gradlab.update.gradients import measure
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
@@ -50,7 +51,7 @@ def first_overflow_forward(
     from gradlab.diagnosis.replay.trace import Trace  # loads PyTorch: not before the configuration was checked
 
     trace = Trace(model)
-    with torch.enable_grad(), trace.hooks():  # what needs no gradient may be a mask
+    with torch.enable_grad(), steps_shown(model), trace.hooks():  # what needs no gradient may be a mask
         forward(trace, loss_fn, precision, inputs, targets)
     return report(trace, 0.0, 0.0, 1).first
 
@@ -79,7 +80,7 @@ def replay(
         count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
         weight = precision.scale * ranks / loss_fn.divisor(count)
         total = torch.zeros((), device=precision.device)
-        with trace.hooks():
+        with steps_shown(model), trace.hooks():
             for trace.batch, (inputs, targets) in enumerate(batches):
                 total += one_batch(trace, loss_fn, precision, inputs, targets, weight)
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]

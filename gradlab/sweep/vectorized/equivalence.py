@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 
 from gradlab.base import randomness
 from gradlab.measure.activations import tensor_of
+from gradlab.measure.samples import steps_shown
 from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.update.loss import Loss
 
@@ -95,7 +96,7 @@ def same_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, names: S
         own = {k: v.clone().expand(2, *v.shape).clone() if lanes else v.clone() for k, v in state.items()}
         trained = {k: own.pop(k).requires_grad_() for k in names}
         if lanes:
-            with LaneRules():
+            with steps_shown(module), LaneRules():
                 value = vmap(total, randomness="error")(trained, own).sum()
         else:
             value = total(trained, own)

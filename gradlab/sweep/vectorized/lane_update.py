@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from gradlab.base.randomness import mix
+from gradlab.measure.samples import steps_shown
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
 from gradlab.sweep.vectorized.lane_rules import LaneRules
@@ -65,7 +66,7 @@ class StackedUpdate(StackedState):
         params = dict(zip(self.names, self.weights.cut(weights), strict=True))
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
         inputs, targets = (t[rows] if batch.own else t for t in (batch.inputs, batch.targets))
-        with LaneRules(self.taps):
+        with steps_shown(self.module), LaneRules(self.taps):
             each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
             return each(params, buffers, inputs, targets)
 

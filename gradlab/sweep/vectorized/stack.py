@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from gradlab.measure.attempt import FIELDS, Attempt
+from gradlab.measure.samples import steps_shown
 from gradlab.runs.job import Job
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane import HostValues, Lane
@@ -183,7 +184,7 @@ class Stack:
         with update.precision.arithmetic():
             for part in torch.arange(len(split), device=update.device).split(lead.evaluation_batch)[:batches]:
                 inputs, targets = split.batch(part)
-                with LaneRules(), update.precision.autocast():
+                with steps_shown(update.module), LaneRules(), update.precision.autocast():
                     found = vmap(one, in_dims=(0, 0, None, None))(params, buffers, inputs, targets)
                 counted += int(loss.count(targets))
                 sums = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from gradlab.measure.attempt import flags
 from gradlab.watch.output.update_metrics import elements
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -65,7 +66,7 @@ class Followers:
             return False
         before = [(p, old) for p, old in before if alike(elements(p), old)]
         held = {id(p) for t in self.trackers for p in t.params}
-        moved = [not torch.equal(old, elements(p)) for p, old in before]
+        moved = flags([(old != elements(p)).any() for p, old in before])
         leaders: dict[torch.Size, list[torch.Tensor]] = {}
         for (p, _), has_moved in zip(before, moved, strict=True):
             if not has_moved:

@@ -13,6 +13,8 @@ from gradlab.data.tree import leaves, mapped, samples
 STEPS = 30
 FLAT = 0.1
 """Gradient at the end over that of the beginning, below which the minimum counts as found."""
+SETTLED = 0.01
+"""Fall of the second half over that of all steps, below which it does, too: a hinge has a slope on both sides of it."""
 
 
 def constant_answer(
@@ -28,7 +30,7 @@ def constant_answer(
     for part in answer:
         part.requires_grad_()
     optimizer = torch.optim.LBFGS(answer, max_iter=STEPS, line_search_fn="strong_wolfe")
-    steep: list[float] = []
+    steep, means = list[float](), list[float]()
 
     def to_all(number: int) -> Any:
         each = iter(answer)
@@ -40,6 +42,7 @@ def constant_answer(
         total = torch.stack([part for part, _ in parts]).sum() / torch.stack([count for _, count in parts]).sum()
         total.backward()
         steep.append(math.hypot(*(a.grad.norm().item() for a in answer if a.grad is not None)))
+        means.append(total.item())
         return total
 
     try:
@@ -48,8 +51,9 @@ def constant_answer(
             lowest = mean().item()
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
-    found = math.isfinite(lowest) and all(map(math.isfinite, steep)) and steep[-1] <= FLAT * steep[0] + 1e-6
-    return lowest if found else None
+    settled = means[len(means) // 2] - lowest < SETTLED * (means[0] - lowest)
+    found = steep[-1] <= FLAT * steep[0] + 1e-6 or settled
+    return lowest if found and all(map(math.isfinite, [*steep, *means])) else None
 
 
 def depends(loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, targets: Any) -> bool:

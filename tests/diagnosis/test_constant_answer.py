@@ -30,6 +30,16 @@ def test_it_is_what_is_known_of_losses_that_are_known(loss, shape) -> None:  # t
     assert constant_answer(loss, torch.empty(1, *shape), batches) == pytest.approx(loss.constant(batches), rel=1e-3)
 
 
+def test_it_is_found_where_the_loss_has_a_kink() -> None:
+    """Its slope is no smaller there than elsewhere."""
+
+    def absolute(outputs: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (outputs - values).abs().sum(), torch.tensor(len(values))
+
+    values = torch.tensor([0.0, 1.0, 5.0]).repeat(1, 8).T
+    assert constant_answer(absolute, torch.empty(1, 1), [values]) == pytest.approx(5 / 3, rel=1e-2)
+
+
 def test_it_is_looked_for_where_a_shipped_loss_is_a_formula(tmp_path: Path) -> None:
     config = to_config(composed(*NET[1:], "loss=unstable", "loss.kind=sqrt", "loss.stable=true", "trainer.epochs=1"))
     config.data = Regression(16)

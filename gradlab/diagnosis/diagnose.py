@@ -14,6 +14,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import DiagnosisOption
 from gradlab.diagnosis.rules.rule import Rule
+from gradlab.diagnosis.wording import judged_by
 
 if TYPE_CHECKING:
     from gradlab.measure.samples import Sample
@@ -108,9 +109,7 @@ def diagnose(
     if first is not None and first.severity != "critical" and run.status == "interrupted":
         first = None
     if first is not None:
-        return Diagnosis(
-            first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, run.learns
-        )
+        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, run.learns)
     return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, run.learns)
 
 
@@ -157,7 +156,10 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.rate and h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.lr_highest < 0.5 * run.rate:
         sentence += f"; the learning rate was rising to the end, where it reached {h.lr_highest / run.rate:.1%} of its"
         sentence += " setting"
-    return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}" if run.need_not_fall else sentence
+    if run.need_not_fall:
+        return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}"
+    sentence += ", which does not count as learnt" * (not run.learns)
+    return "healthy", sentence + f"; {judged_by(run)}" * (run.constant is None)
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A run that has ended, as the rules see it: what follows from its measurements.
 
 Learnt: better than at the beginning, and better than the best constant answer, by `diagnosis.learning` each. By the
-evaluations where there are any, else by the last losses; where the best constant answer is not known, by the run's own
-beginning alone. This is the one definition: maps, searches and rules ask `FinishedRun.learns`.
+evaluations where there are any, else by the last losses; where the best constant answer is not known, beside the run's
+own beginning. This is the one definition: maps, searches and rules ask `FinishedRun.learns`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class FinishedRun(LossCourse):
     def generalizes(self) -> bool | None:
         """Whether any evaluation was better than the best constant answer; None where there was none.
 
-        Where that is not known: whether one was better than the run's first losses, or than its own first; None if not,
-        since a model that was trained before begins with lower losses than its evaluations have.
+        Where that is not known: whether one was better than the run's first losses, or beyond their noise than the
+        first evaluation; of losses that rose the last. None if not, since a model that was trained before begins with
+        lower losses than its evaluations have.
         """
         found = [v for v in self.history.evaluations if math.isfinite(v)]
         if not found:
@@ -101,8 +102,17 @@ class FinishedRun(LossCourse):
         if self.eval_constant is not None:
             return self.evaluates_better(min(found), self.eval_constant) or self.classifies
         began = max(self.history.loss_first, self.history.loss_early)
-        fell = len(found) > 1 and min(found[1:]) < found[0] - self.learning / 10 * abs(found[0])
-        return True if fell or min(found) <= began - self.learning * abs(began) else None
+        rose = self.history.end[0] > began + max(self.learning * abs(began), 3 * self.history.end[1])
+        best, share = (found[-1], self.learning) if rose else (min(found), self.learning / 10)
+        fell = best < found[0] - max(share * abs(found[0]), 3 * self.jitter)
+        return True if fell or best <= began - self.learning * abs(began) else None
+
+    @property
+    def jitter(self) -> float:
+        """The usual distance of the steps from one evaluation to the next, after the first, from their mean."""
+        later = [v for v in self.history.evaluations[1:] if math.isfinite(v)]
+        steps = [after - before for before, after in pairwise(later)]
+        return median(sorted(abs(s - math.fsum(steps) / len(steps)) for s in steps)) if steps else 0.0
 
     @property
     def classifies(self) -> bool:

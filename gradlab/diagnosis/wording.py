@@ -32,6 +32,11 @@ def without_largest(history: History) -> str:
     return "" if alike else ", the largest cut to the second largest,"
 
 
+def judged_by(run: FinishedRun) -> str:
+    """What a run is judged by where no constant answer is its measure."""
+    return "judged by its own beginning" + " and evaluations" * any(map(math.isfinite, run.history.evaluations))
+
+
 def progress(run: FinishedRun) -> str:
     """The progress of a run that has not learnt, in words."""
     h, end = run.history, run.history.end[0]

@@ -235,10 +235,19 @@ def test_the_evaluation_decides_whether_a_run_that_fits_its_training_data_has_le
 
 def test_without_a_constant_answer_a_run_is_judged_by_its_own_beginning() -> None:
     flat = verdict([line(i, 2.0) for i in range(100)])
-    assert (flat.verdict, flat.unhealthy) == ("not_learning", False) and "is not known" in flat.sentence
+    assert (flat.verdict, flat.unhealthy) == ("not_learning", False) and flat.sentence.endswith(
+        "(judged by its own beginning)"
+    )
     assert "not_learning" not in run([52.0 - i / 50 for i in range(100)]), "4%, but falling all along"
     assert "memorising" not in run(FALLING, evals=[3.0, 3.0]), "a model that was trained before begins so"
     assert "not_learning" not in run(FLAT, evals=[3.0, 2.9]), "the evaluation falls"
+    assert "not_learning" in run(FLAT, evals=[3.0, 3.16, 2.87, 2.64, 2.8]), "within the noise of its steps"
+    rising = [2.0 + i / 200 for i in range(100)]
+    assert "not_learning" in run(rising, evals=[2.5, 2.2, 2.6]), "a loss that rises is worse, however good it once was"
+    assert "not_learning" not in run(rising, evals=[3.0, 2.8, 2.6]), "harder samples"
+    slowly = verdict([*(line(i, 52.0 - i / 50) for i in range(100)), *evaluated(51.0)])
+    assert "does not count as learnt; judged by its own beginning and evaluations" in slowly.sentence
+    assert slowly.verdict == "healthy" and not slowly.learns
     signed = [0.1 * (-1) ** i for i in range(100)]
     assert "not_learning" not in run(signed), "a surrogate, such as REINFORCE's: no part of it is progress"
 

@@ -10,7 +10,7 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.wording import progress, without_largest
+from gradlab.diagnosis.wording import judged_by, progress, without_largest
 
 LARGE, SMALL = 1e-2, 1e-4
 """Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
@@ -55,8 +55,8 @@ class NotLearning(Rule):
 
     That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
     cross_entropy, mse and bce, and is found for a loss of your own by minimising it; in a watched loop it is that of
-    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning alone, which says less: the
-    finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss
+    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning and evaluations, which say less:
+    the finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss
     whose targets the model may make, or that fell relative to targets that grew (see `diverged`). Weight decay is named
     as the cause where the weights have shrunk to half at least, and no further than decay alone would have taken them.
     """
@@ -112,8 +112,9 @@ class NotLearning(Rule):
             both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
             if run.steady or both_signs or run.makes_targets or run.targets_outgrew_loss:
                 return None
-            sentence = f"{progress(run)} (the best constant answer of this loss is not known)"
-            return self.caused(run, self.found("warning", sentence, first=h.began, end=end))
+            return self.caused(
+                run, self.found("warning", f"{progress(run)} ({judged_by(run)})", first=h.began, end=end)
+            )
         seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level, constant, sentence = end, run.constant, progress(run)

@@ -101,7 +101,9 @@ def diagnose(
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
     if any(f.severity == "critical" for f in findings if f.code not in yielding):
         findings = [f for f in findings if f.code not in yielding]
-    if any(f.severity == "critical" for f in findings):  # it is not too short to judge, nor healthy
+    unhealthy = any(f.severity == "critical" for f in findings)
+    learns = run.learns and not unhealthy
+    if unhealthy:  # it is not too short to judge, nor healthy
         findings = [f for f in findings if f.severity != "info" or f.code not in deciding]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
     evidence = summary(run)
@@ -109,8 +111,8 @@ def diagnose(
     if first is not None and first.severity != "critical" and run.status == "interrupted":
         first = None
     if first is not None:
-        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, run.learns)
-    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, run.learns)
+        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, learns)
+    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, learns)
 
 
 def excluded(run: FinishedRun) -> list[str]:

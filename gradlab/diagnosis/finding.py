@@ -37,7 +37,7 @@ class Diagnosis:
     unchecked: dict[str, str] = field(default_factory=dict)
     """Rules that could not be applied, and why."""
     learns: bool = False
-    """Whether the loss has fallen, and is below that of the best constant answer."""
+    """Whether it is healthy, the loss has fallen, and is below that of the best constant answer."""
 
     @property
     def unhealthy(self) -> bool:

@@ -2,7 +2,7 @@
 
 Learnt: better than at the beginning, and better than the best constant answer, by `diagnosis.learning` each. By the
 evaluations where there are any, else by the last losses; where the best constant answer is not known, beside the run's
-own beginning. This is the one definition: maps, searches and rules ask `FinishedRun.learns`.
+own beginning. Rules ask `FinishedRun.learns`; maps and searches the diagnosis: an unhealthy run has not learnt.
 """
 
 from __future__ import annotations

@@ -302,6 +302,8 @@ def test_a_run_that_ends_at_its_constant_answer_again_has_lost_what_it_learnt(
     found = verdict(lines, constant=1.0, eval_constant=1.0)
     assert found.verdict == told, found.sentence
     assert ("the best evaluation was 0.85, and the last is 1 " in found.sentence) == (told == "diverged")
+    found = verdict([line(i, 2.0) for i in range(-19, 1)] + lines, constant=1.0, eval_constant=1.0)
+    assert found.learns != found.unhealthy, "it fell, and is lost again all the same"
 
 
 @pytest.mark.parametrize("pull", [0.1, 100.0])

@@ -55,8 +55,8 @@ class NotLearning(Rule):
 
     That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
     cross_entropy, mse and bce, and is found for a loss of your own by minimising it; in a watched loop it is that of
-    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning and evaluations, which say less:
-    the finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss
+    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning and evaluations alone: the
+    finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss
     whose targets the model may make, or that fell relative to targets that grew (see `diverged`). Weight decay is named
     as the cause where the weights have shrunk to half at least, and no further than decay alone would have taken them.
     """

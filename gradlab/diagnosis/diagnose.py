@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import WILD, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import DiagnosisOption
@@ -25,6 +25,8 @@ TOGETHER = 16
 
 DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
 """Findings that noise in place of gradients may explain."""
+SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
+"""Findings that inputs of wild scale may explain."""
 
 
 class MetricStream:
@@ -95,6 +97,9 @@ def diagnose(
         if (finding := rule.find(run)) is not None:
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
             drowned(run, finding)
+            if run.input_size >= WILD and finding.code in SCALED:
+                finding.causes = [f"inputs of wild scale: usually {run.input_size:.2g}", *finding.causes]
+                finding.evidence["input_size"] = run.input_size
             findings.append(finding)
     by_samples(findings)
     deciding = {rule.code for rule in stream.rules if rule.decides}
@@ -119,6 +124,7 @@ def excluded(run: FinishedRun) -> list[str]:
     """Causes that a run does not have."""
     h = run.history
     known = {
+        "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
         "gradients are not clipped": run.clips,
         "there is no warm-up": h.lr_highest > 1.5 * h.lr_first,
         "Adam's second moments lag (beta2)": not run.second_moments,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WHOLE_SET = 0
 """Stands for the whole training set among attempts, which are counted from 1."""
+WILD = 1e3
+"""Size of inputs from which on they are what is wrong: of pixels it is 255."""
 CLASSES = 1e5
 """More than most data have, for a bound where their number is not known."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ class Measurements:
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
     noise: float = 0.0
     """Norm of the noise that was added to the gradient of the last update, as expected."""
+    input_size: float = math.nan
+    """Largest magnitude in what a usual sample gives the first layer that multiplies it; NaN: not known."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     makes_targets: str = ""

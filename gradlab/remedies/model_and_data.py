@@ -213,6 +213,11 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield setting("optimizer.weight_decay", why, {"optimizer.weight_decay": type(c.optimizer).weight_decay})
 
 
+def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if size := e.found.get(e.verdict, {}).get("input_size"):
+        yield code("inputs", "divide the inputs by their spread", f"the first layer is usually given up to {size:.2g}")
+
+
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where more of it is added to gradients than they are."""
     if times := e.found.get(e.verdict, {}).get("noise"):

@@ -40,6 +40,7 @@ from gradlab.remedies.model_and_data import (
     graph,
     initial_biases,
     initial_sizes,
+    inputs,
     longer,
     no_noise,
     pitfall,
@@ -255,5 +256,5 @@ WIDER: tuple[Maker, ...] = (
 
 def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
-    makers = (pitfall, no_noise, decay, *LIKELY.get(e.verdict, ()), *(WIDER if search else ()))
+    makers = (pitfall, no_noise, decay, inputs, *LIKELY.get(e.verdict, ()), *(WIDER if search else ()))
     return [proposal for maker in makers for proposal in maker(e, c)]

@@ -38,6 +38,7 @@ from gradlab.train.inspection import (
     find_constant_answers,
     find_overflow,
     find_overflow_in_evaluation,
+    input_size,
     inspect,
     runs_alone,
 )
@@ -245,6 +246,7 @@ class Job(Sink):
             ),
             overflow=overflow,
             inspection=inspection,
+            input_size=input_size(run) if self.world.main else math.nan,
             rate=self.config.optimizer.lr,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,
             constant=constant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
@@ -58,6 +59,28 @@ def inspect(trainer: TrainerState) -> Inspection | None:
     )
     found.samples = min(found.samples, trainer.samples)  # a small set's last ones were among the first, too
     return found
+
+
+@randomness.random_state_restored()
+def input_size(trainer: TrainerState) -> float:
+    """`Measurements.input_size` of the last update."""
+    layers = ((name, trainer.module.get_submodule(name)) for name in trainer.observed.order)
+    first = next((m for _, m in layers if any(p.dim() > 1 for p in m.parameters(recurse=False))), None)
+    if trainer.latest is None or first is None or isinstance(first, torch.nn.Embedding) or not runs_alone(trainer):
+        return math.nan
+    given: list[torch.Tensor] = []
+    hook = first.register_forward_pre_hook(lambda _, inputs: given.extend(leaves(inputs)))
+    trainer.module.eval()
+    try:
+        with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
+            trainer.module(trainer.window_of(trainer.latest)[0][0][0])
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return math.nan
+    finally:
+        hook.remove()
+        trainer.module.train()
+    size = given[0].abs().flatten(1).amax(1).median().item() if given and given[0].dim() > 1 else math.nan
+    return size if math.isfinite(size) else math.nan
 
 
 BATCHES = 128

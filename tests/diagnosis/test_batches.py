@@ -67,6 +67,20 @@ def test_a_single_sample_that_spoils_a_run_is_the_verdict_and_named(
     assert 100 in batch
 
 
+def test_where_all_inputs_are_of_wild_scale_no_sample_is_at_fault(tmp_path: Path) -> None:
+    told = ended(tmp_path, Regression(16, 1e4, bad=tuple(range(250))), "optimizer=sgd", "optimizer.lr=0.02")
+    cause = next(f["causes"][0] for f in told["findings"] if f["code"] == told["verdict"])
+    assert told["verdict"] != "bad_batch" and cause.startswith("inputs of wild scale: usually ")
+    assert told["remedies"][0]["lines"] == "divide the inputs by their spread"
+    samples = {30: ranked([Sample(i, 1.0 + 99 * (i == 3), 1.0) for i in range(16)])}
+    for size, codes in ((1.0, {"bad_batch"}), (1e4, set())):
+        stream = MetricStream(Thresholds())
+        for i in range(1, 60):
+            stream.observe(line(i, 100.0 if i >= 30 else 1.0, 100.0 if i == 30 else 1.0))
+        found = diagnose(stream, Measurements(input_size=size), lambda _: samples)
+        assert {f.code for f in found.findings} & {"bad_batch"} == codes
+
+
 @pytest.mark.parametrize("rate", [0.02, 1.0])
 def test_clean_data_are_never_at_fault(tmp_path: Path, rate: float) -> None:
     """Neither in a healthy run, nor where the rate is what blows up."""

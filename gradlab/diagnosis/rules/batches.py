@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import WHOLE_SET, FinishedRun
+from gradlab.diagnosis.finished_run import WHOLE_SET, WILD, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
@@ -189,13 +189,15 @@ class BadBatch(Rule):
         """Whether samples of the update are, and not the operation that fails on them."""
         samples, o = run.samples.get(spike.attempt, []), run.overflow
         computed = o is not None and o.phase not in ("inputs", "targets", "parameters", "buffers")
-        return dominated(samples) and (not computed or any(s.unlike for s in samples))
+        usual = not run.input_size >= WILD  # else no sample is wrong, but the scale of all
+        return usual and dominated(samples) and (not computed or any(s.unlike for s in samples))
 
     def at_once(self, run: FinishedRun) -> Finding | None:
         """Of a run that failed: one of its first updates, before anything was usual; or the one that failed."""
         bad = [s for s in self.early if run.status == "failed" and self.at_fault(run, s)]
         at = run.history.bad_since or 0
-        if not bad and run.status == "failed" and any(s.unlike for s in run.samples.get(at, [])):
+        unlike = not run.input_size >= WILD and any(s.unlike for s in run.samples.get(at, []))
+        if not bad and run.status == "failed" and unlike:
             bad = [Towering(at, math.inf, math.inf, math.nan, math.nan, 0)]
         if not bad:
             return None

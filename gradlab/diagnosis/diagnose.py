@@ -156,7 +156,7 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
     if h.attempts and not h.losses.count:
-        return "healthy", f"its losses are not known; the gradient norm is usually {h.usual_norm:.3g}"
+        return "healthy", f"its losses are not known; {h.usual_norm_said}"
     first = f"{h.losses.initial:.4g}"
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"

@@ -285,6 +285,10 @@ class History:
     def usual_norm(self) -> float:
         return self.norms.median
 
+    @property
+    def usual_norm_said(self) -> str:
+        return f"the latest {len(self.norms.values)} norms have a median of {self.usual_norm:.2g}"
+
 
 def without_spike(losses: Sequence[float]) -> list[float]:
     """Sorted; the largest one counts as the second largest."""

@@ -30,7 +30,8 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     too_far = len(e.ratios) >= RECORDS and e.usual_ratio > FAR * TYPICAL_RATIO
     if e.steady and not too_far:
         bound = outlier_fence(e.steady)
-        why = f"the gradient's norm is usually {e.usual_norm:.2g}, and beyond {two_digits(bound):g} an outlier"
+        steady = f"{len(e.steady)} steady gradient norms have a median of {e.usual_norm:.2g}"
+        why = f"{steady}, and beyond {two_digits(bound):g} one is an outlier"
     elif isinstance(c.optimizer, SGD) and e.weights > 0:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
         why = f"with it no update moves the weights by more than {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}"
@@ -45,7 +46,7 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The bound at which usual gradients pass."""
     if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5:
         return
-    left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm is usually {e.usual_norm:.2g}"
+    left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm has a median of {e.usual_norm:.2g}"
     measured = getattr(c.clip, "norm_type", 2) == 2
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
         bound = two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))

@@ -266,7 +266,8 @@ def test_what_is_usual_of_a_norm_was_seen(known: int) -> None:
     lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, v) for i, v in enumerate(after))]
     said = told(verdict(lines, **FAILED), "exploding").sentence
     assert (f"before, was 1e+09 at update {known}, and reached 1e+10" in said) == (known < 30)
-    assert ("usual" in said) == (known == 30) and ("at most 360 in the 2 updates before" in said) == (known == 2)
+    assert ("the median of the 30 before" in said) == (known == 30)
+    assert ("at most 360 in the 2 updates before" in said) == (known == 2)
 
 
 def test_only_what_towers_is_said_to() -> None:
@@ -274,7 +275,9 @@ def test_only_what_towers_is_said_to() -> None:
     quiet[60] |= {"train/loss": 0.42, "grad/norm": 0.12}
     samples = {61: ranked([Sample(i, 30.0 if i == 3 else 0.01, 30.0 if i == 3 else 0.01) for i in range(16)])}
     said = told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
-    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0] and "too)" not in said
+    assert (
+        "loss 0.42 (their median: 0.031)" in said and "gradient norm" not in said.split(";")[0] and "too)" not in said
+    )
     for also, others in ((60, ""), (61, "(another one is, too)"), (70, "(2 others are, too)")):
         quiet[also] |= {"train/loss": 0.42, "grad/norm": 50.0}
         assert others in told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
@@ -379,7 +382,7 @@ def test_the_beginning_and_the_end_of_a_loss_are_told_by_one_statistic() -> None
 def test_the_usual_norm_of_the_first_tenth_is_that_of_the_first_tenth() -> None:
     norms = [float(i) for i in range(1, 501)]
     sentence = told(verdict([line(i, 1.0 / i, norm) for i, norm in enumerate(norms, 1)]), "growing_norm").sentence
-    assert "25.5 is usual in its first tenth, and 476 in its last" in sentence
+    assert "its median is 25.5 in the first tenth, and 476 in the last" in sentence
     for slope, ratio, causes in ((0.0, 1e-3, 2), (0.0, 1e-5, 1), (1e-3, 1e-3, 1)):
         lines = [line(i, 1.0 - slope * i, v) | {"update/ratio": ratio} for i, v in enumerate(norms, 1)]
         assert len(told(verdict(lines), "growing_norm").causes) == causes, "no rate is too high and too low"
@@ -432,7 +435,7 @@ def test_an_explosion_that_the_loss_survives_is_told_and_no_verdict(norm: float,
     assert found.verdict == "healthy" and ("exploding" in {f.code for f in found.findings}) == said
     if said:
         of = told(found, "exploding")
-        assert of.severity == "info" and "reached 1e+09 at update 19, where 1 had been usual" in of.sentence
+        assert of.severity == "info" and "reached 1e+09 at update 19, from a median of 1; the norm" in of.sentence
         assert "weights went from 8 to 8e+05" in of.sentence
 
 

@@ -183,7 +183,7 @@ class BadBatch(Rule):
         """The loss or the norm, or both: what of an update is far above those before."""
         norm = "gradient norm after clipping" if run.clips else "gradient norm"
         seen = ((spike.by_loss, "loss", spike.loss, spike.before), (spike.by_norm, norm, spike.norm, spike.usual))
-        return ", ".join(f"{name} {now:.3g} where {usual:.3g} is usual" for has, name, now, usual in seen if has)
+        return ", ".join(f"{name} {now:.3g} (their median: {usual:.3g})" for has, name, now, usual in seen if has)
 
     def at_fault(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether samples of the update are, and not the operation that fails on them."""

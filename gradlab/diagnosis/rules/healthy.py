@@ -61,6 +61,6 @@ class SmallButHealthy(Rule):
             return None
         if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
             return None  # fp16 makes them zero
-        sentence = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: its median over {h.window}"
+        sentence = f"gradients are small ({h.usual_norm_said}), and the loss falls: its median over {h.window}"
         sentence += f" updates from {h.loss_early:.4g} to {h.loss_late:.4g}. Small is not a problem"
         return self.found("info", sentence, norm=h.usual_norm)

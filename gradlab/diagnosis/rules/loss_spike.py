@@ -106,7 +106,7 @@ class SpikeRecovered(Rule):
             return None
         sentence = f"from update {rise.began} on the loss was above all of the {rise.known} before; it reached"
         sentence += (
-            f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where {rise.usual:.3g} is usual"
+            f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where their median is {rise.usual:.3g}"
         )
         sentence += f", and came back{f', the first of {self.count} times' if self.count > 1 else ''}"
         seen = {"usual": rise.usual, "height": rise.height, "count": max(self.count, 1)}

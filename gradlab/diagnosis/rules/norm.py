@@ -105,9 +105,12 @@ class Exploding(Rule):
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
         course = course if h.finite != 1 else f"the only finite loss was {h.losses.initial:.3g}"
         if self.at is not None:
-            times, again = f"{self.growth:g} times its usual {self.usual:.3g}", " again" * (self.times > 1)
-            sentence = f"the gradient norm passed {times}{again} at update {self.at}"
-            if (few := len(self.known)) < run.window:
+            few, again = len(self.known), " again" * (self.times > 1)
+            sentence = (
+                f"the gradient norm passed {self.growth:g} times {self.usual:.3g}, the median of the {few} before,"
+            )
+            sentence += f"{again} at update {self.at}"
+            if few < run.window:
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
                 sentence = f"the gradient norm, {before} before, was {self.left:.3g} at update {self.at}"
             sentence += f", and reached {self.reached:.3g}" * (few >= run.window or self.reached > self.left)
@@ -126,7 +129,7 @@ class Exploding(Rule):
         (norm, at, usual), weights = self.highest, run.history.weights
         if not (self.burst * usual < norm < math.inf and weights and weights[-1] > self.grown * weights[0] > 0):
             return None
-        sentence = f"the gradient norm reached {norm:.3g} at update {at}, where {usual:.3g} had been usual; the norm of"
+        sentence = f"the gradient norm reached {norm:.3g} at update {at}, from a median of {usual:.3g}; the norm of"
         sentence += f" the weights went from {weights[0]:.3g} to {weights[-1]:.3g}"
         return self.caused(self.found("info", sentence, at, largest=norm, usual=usual, weights=weights[-1]))
 
@@ -165,7 +168,7 @@ class Spike(Rule):
     """Part of all updates above which these are no single ones: the norm has grown."""
 
     def begin(self) -> None:
-        self.first: tuple[int, float, float] | None = None
+        self.first: tuple[int, float, float, int] | None = None
         self.count = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -178,16 +181,16 @@ class Spike(Rule):
         single = norm > self.factor * median(sorted(lately))  # else the norm has grown
         if single and norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
             self.count += 1
-            self.first = self.first or (line["attempt"], norm, usual)
+            self.first = self.first or (line["attempt"], norm, usual, len(recent))
 
     def find(self, run: FinishedRun) -> Finding | None:
         if self.first is None or self.count > self.rare * run.history.attempts:
             return None
-        at, norm, usual = self.first
+        at, norm, usual, known = self.first
         many = f"{self.count} gradient norms are" if self.count > 1 else "one gradient norm is"
         sentence = f"after the first {2 * run.window - 1} updates {many} far outside of the usual range, "
         sentence += f"{'the first ' * (self.count > 1)}at update {at}: "
-        sentence += f"{norm:.3g} where {usual:.3g} is usual{run.samples_of(at)}"
+        sentence += f"{norm:.3g} where the latest {known} have a median of {usual:.3g}{run.samples_of(at)}"
         return self.found("info", sentence, at, count=self.count, norm=norm)
 
     def suspects(self, run: FinishedRun) -> list[int]:
@@ -217,7 +220,7 @@ class Trend(Rule):
     @staticmethod
     def course(first: float, last: float) -> str:
         """In words that follow others; what lies between need not rise or fall all the time."""
-        return f" over the run: {first:.3g} is usual in its first tenth, and {last:.3g} in its last"
+        return f" over the run: its median is {first:.3g} in the first tenth, and {last:.3g} in the last"
 
 
 @rule("growing_norm", position=220)

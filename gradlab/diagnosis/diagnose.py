@@ -186,6 +186,8 @@ def summary(run: FinishedRun) -> dict[str, Any]:
         numbers |= {"largest_grad_norm": h.largest, "largest_grad_norm_at": h.largest_at}
     if run.constant is not None:
         numbers["loss_of_constant_answer"] = run.constant
+    if run.summed:
+        numbers["summed"] = True
     ratio = h.update_ratios.median
     return numbers | ({"usual_update_ratio": ratio} if math.isfinite(ratio) else {})
 

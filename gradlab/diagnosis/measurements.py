@@ -49,6 +49,8 @@ class Measurements:
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     makes_targets: str = ""
     """Why the model may make its own targets, as a sentence; empty where nothing shows that it does."""
+    summed: bool = False
+    """Whether its loss was measured to be a sum over samples."""
     narrow: str = "bf16 or fp16"
     """The type of weights that have less than 32 bits."""
     targets: tuple[float, float] | None = None

@@ -48,6 +48,8 @@ class Evidence:
     """Those that show what is usual (see `steady_norms`); empty where too few do."""
     coefficient: float = 1.0
     """The usual part of the gradient that clipping leaves."""
+    summed: bool = False
+    """Whether the loss of a batch was measured to be the sum of its samples'."""
     skipped: int = 0
     streak: int = 0
     """Skipped updates at the end."""
@@ -100,6 +102,7 @@ def evidence(run: RunRecord) -> Evidence:
         peak=peak(run, damaged_at),
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
+        summed=bool((run.diagnosis.get("evidence") or {}).get("summed")),
         skipped=len(run.updates) - len(applied),
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,

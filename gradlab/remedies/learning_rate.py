@@ -89,8 +89,12 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
-    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > FAILED:
+    if not (isinstance(c.optimizer, SGD) and excess(e) > FAILED):
+        return
+    if c.loss.reduction == "sum":
         yield setting("loss.reduction", f"{moved(e, c)}: it is summed over the samples", {"loss.reduction": "mean"})
+    if e.summed:
+        yield code("loss", "return the mean over the samples", f"{moved(e, c)}: the loss is the sum of its samples'")
 
 
 def less_momentum(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -184,6 +184,7 @@ def collapse(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def too_large(e: Evidence, c: Config) -> Iterator[Proposal]:
+    yield from mean_of_samples(e, c)
     yield from lower_rates(e, c)
     yield from warmup(e, c)
 

@@ -253,6 +253,7 @@ class Job(Sink):
             eval_constant=eval_constant,
             constants_of_terms=of_terms,
             constant_found=run.loss.constant_sought,
+            summed=run.loss.summed,
         )
         return diagnose(self.stream, known, self.samples if self.world.main else None), overflow
 

@@ -83,7 +83,7 @@ class CustomLoss(Loss):
         """The form in which each term was returned before the run; "" is the name of the only one."""
         self.number_of: dict[str, float] = {}
         """Losses of each term in a sample, as counted before the run."""
-        self.exact = True
+        self.exact, self.summed = True, False
 
     def resolve(self, spec: Spec) -> CustomLoss:
         self.function = load_callable("target", self.target)
@@ -110,7 +110,10 @@ class CustomLoss(Loss):
                     raise Invalid(f"loss.{given}", name, f"is no term of {self.target}, which returns {terms}")
 
     def alone(self, found: dict[str, Term], outputs: Any, targets: Any, number: int) -> None:
-        """Compare the loss of a batch with those of its samples, one at a time, where the function takes these."""
+        """Compare the loss of a batch with those of its samples, one at a time, where the function takes these.
+
+        Two samples tell a sum from a mean.
+        """
         if any(t.dim() and len(t) != number for t in leaves(outputs)):
             return  # samples are not the first dimension, as in a model whose first is time
         try:
@@ -123,8 +126,10 @@ class CustomLoss(Loss):
             if whole.form == "elements" and count != float(whole.count):
                 why = f"returned {int(whole.count)} losses for {number} samples, but {count:g} for one at a time"
                 raise Invalid("loss", "custom", f"{self.target} {why}: are outputs and targets broadcast?")
-            off = abs(float(sum(term.sum for term in mine[name]) / max(count, 1e-9) - whole.mean))
-            self.exact &= not off > EXACT * max(abs(float(whole.mean)), 1.0)
+            mean, total = float(whole.mean), float(sum(term.sum for term in mine[name]))
+            exact, least = not abs(total / max(count, 1e-9) - mean) > EXACT * max(abs(mean), 1.0), EXACT * abs(mean)
+            self.exact &= exact
+            self.summed |= whole.form == "mean" and not exact and abs(total - mean) <= least
 
     @property
     def terms(self) -> tuple[str, ...]:

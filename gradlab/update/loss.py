@@ -32,6 +32,8 @@ class Loss:
     of it always, as the model does."""
     constant_sought: ClassVar[bool] = False
     """Whether its best constant answer is found by minimising it: a function of which nothing else is known."""
+    summed = False
+    """Whether what is taken as a mean was measured to be a sum over samples."""
     whole_output = False
     """Whether it gets all that a model=custom returns, and not its logits alone."""
 

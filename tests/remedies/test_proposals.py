@@ -135,6 +135,9 @@ def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -
     for others in ((*given, "optimizer=sgd"), (*given, "optimizer=adamw", "loss.reduction=sum")):
         assert not any("loss.reduction=mean" in t.overrides for t in tries(e, *others))
     assert not any("loss.reduction=mean" in t.overrides for t in tries(replace(e, ratios=[1e-3] * 5), *summed))
+    for optimizer, measured in (("sgd", True), ("sgd", False), ("adamw", True)):
+        found = tries(replace(e, summed=measured), *given, f"optimizer={optimizer}")
+        assert any(t.lines == "return the mean over the samples" for t in found) == (optimizer == "sgd" and measured)
 
 
 @pytest.mark.parametrize(("ratio", "steady", "first"), [(1.4, 0, "rate"), (4e3, 0, "clip"), (1.4, 40, "clip")])

@@ -187,6 +187,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(
         "def each(outputs, targets, power=2): return (outputs - targets).abs().pow(power).mean(1)\n"
         "def mean(outputs, targets): return each(outputs, targets).mean()\n"
+        "def whole(outputs, targets): return each(outputs, targets).sum()\n"
+        "def spread(outputs, targets): return outputs.std()\n"
         "def nothing(outputs, targets): pass\n"
         "def number(outputs, targets): return 1.0\n"
         "three = 3\n"
@@ -207,6 +209,14 @@ def test_custom_losses_of_samples_and_means(module: str) -> None:
     torch.testing.assert_close(cubic, (outputs - targets).abs().pow(3).mean(1).sum())
     total, _ = CustomLoss(target=f"{module}:mean").resolve(VALUES)(outputs.half(), targets.half())
     assert total.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["each", "mean", "whole", "spread"])
+def test_a_sum_in_place_of_a_mean_is_seen_in_two_samples(module: str, name: str) -> None:
+    outputs = torch.randn(2, 2)
+    loss = CustomLoss(target=f"{module}:{name}").resolve(VALUES)
+    loss.tried(torch.nn.Identity(), outputs, outputs, torch.randn(2, 2))
+    assert loss.summed == (name == "whole")
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 2)])

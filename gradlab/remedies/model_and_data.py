@@ -11,7 +11,7 @@ from typing import Any
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED
-from gradlab.diagnosis.wording import CUTS
+from gradlab.diagnosis.wording import CUTS, percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, excess
 from gradlab.remedies.proposal import Proposal, code, named, setting
@@ -114,7 +114,7 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield code(
                 "activation",
                 f"{module or 'the model'}: {form}",
-                f"{part:.0%} of its {'units are dead' if 'dead' in verdict else 'outputs are saturated'}",
+                f"{percent(part)} of it is {'dead' if 'dead' in verdict else 'saturated'}",
             )
 
 

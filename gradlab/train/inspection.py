@@ -43,11 +43,14 @@ def inspect(trainer: TrainerState) -> Inspection | None:
     if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
         return None
     (first, *_), _ = trainer.window_of(trainer.latest)
-    order = trainer.order(trainer.latest.epoch)[:LOOKED]
     if trainer.stream is not None:
         others: Iterable[Any] = islice(some(trainer.data.train), LOOKED // TOGETHER)
     else:
-        others = (trainer.data.train.batch(part) for part in order.split(trainer.config.data.batch_size))
+        at, size, world = trainer.latest, trainer.config.data.batch_size, trainer.world
+        order = trainer.order(at.epoch)
+        mine = window(order, at.cursor, size, at.steps, world.rank, world.size)[0][0]
+        rest = order[~torch.isin(order, mine)][:LOOKED]  # those of the last update count once
+        others = (trainer.data.train.batch(part) for part in rest.split(size))
     batches = [first, *others]
     found = inspect_model(
         trainer.module,

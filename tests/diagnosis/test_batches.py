@@ -20,6 +20,7 @@ from gradlab.data.spec import Spec
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.rules.batches import BadBatch
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.runs.job import Job
 from gradlab.train.samples import indices, samples_of
@@ -304,6 +305,27 @@ def test_of_a_large_batch_the_samples_with_the_largest_losses_are_measured() -> 
     assert ranked(found)[0].index == 777 and ranked(found)[0].stands_out
     bad = ranked([Sample(0, 1.0, 1.0), Sample(1, math.nan, 1.0), Sample(2, 1.0, 1.0)])
     assert bad[0].index == 1 and [s.stands_out for s in bad] == [True, False, False]
+
+
+def test_units_are_judged_on_as_many_samples_as_is_said(tmp_path: Path) -> None:
+    config = to_config(composed(*NET, "trainer.updates=18"))
+    config.data = Regression(16)
+    job, seen = Job(config, {}, tmp_path, [], "run", World()), []
+    job.run()
+    job.trainer.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    found = job.inspection()
+    assert found is not None and len(torch.cat(seen).unique(dim=0)) == found.samples == 16 + 128
+
+
+def test_what_spikes_have_of_the_gradient_is_without_new_levels() -> None:
+    bad = BadBatch()
+    stream = MetricStream(Thresholds())
+    bad.begin()
+    for i in range(1, 80):
+        one = line(i, 9.0 if i >= 40 else 1.0, 50.0 if i == 20 else 1.0)
+        stream.known.observe(one, None)
+        bad.observe(one, None, stream.known)
+    assert bad.count == 1 and bad.theirs == 50.0
 
 
 def test_a_single_skipped_update_at_the_end_is_no_failure(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class BadBatch(Rule):
         if len(self.norms) < self.enough:
             self.early.append(Towering(line["attempt"], loss, norm, loss, norm, 0))
         if self.up and self.spikes and self.spikes[-1].step(loss):
-            self.spikes.pop()  # a new level, and no spike
+            self.theirs -= self.spikes.pop().norm  # a new level, and no spike
             self.count -= 1
         if towers and not self.up:
             self.count += 1
@@ -215,7 +215,8 @@ class BadBatch(Rule):
         """Severity, what the updates did to the run, and the class of a run that is lost by them."""
         h = run.history
         part = self.theirs / self.way if self.way else 0.0
-        share = f"{self.count} of {h.attempts} updates have {percent(part)} of the sum of all applied gradient norms"
+        first = ", of those in a row the first," * (self.far > self.count)
+        share = f"{self.count} of {h.attempts} updates{first} have {percent(part)} of the sum of all applied norms"
         if lasting:
             return "critical", f"the loss never came back: it went to {run.loss_at_end}", "diverged"
         before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]

@@ -37,7 +37,8 @@ class Overclipped(Clipping):
         left, fraction = h.coefficients.median, h.clipped / max(h.applied, 1)
         if not run.clips or fraction < self.often or not left < self.coefficient:
             return None
-        sentence = f"{percent(fraction)} of the updates are clipped, usually to {left:.2g} of the gradient"
+        updates = "applied updates" if h.skipped else "updates"
+        sentence = f"{percent(fraction)} of the {updates} are clipped, usually to {left:.2g} of the gradient"
         evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
         return self.found("critical" if run.stuck and run.status == "completed" else "info", sentence, 1, **evidence)
 

@@ -40,7 +40,8 @@ class NonFinite(Rule):
         if not mine:
             return "", []
         if (every := len(run.samples[self.bad(run)])) < FEW * len(mine):  # it is no fault of single samples
-            return f"; {len(mine)} of its {every} samples are not finite by themselves, with the initial weights", []
+            measured = f"{every} samples that were measured"
+            return f"; {len(mine)} of its {measured} are not finite by themselves, with the initial weights", []
         found = sorted({*mine, *others})
         many = f"samples {listed(found)} are" if len(found) > 1 else f"sample {found[0]} is"
         return f"; {many} not finite by {'themselves' if len(found) > 1 else 'itself'}, with the initial weights", found

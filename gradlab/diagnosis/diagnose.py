@@ -193,5 +193,5 @@ def summary(run: FinishedRun) -> dict[str, Any]:
 
 
 def remaining(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings other than the verdict."""
-    return [f for f in diagnosis.findings if f.code != diagnosis.verdict]
+    """The findings other than the verdict, which say what it does not."""
+    return [f for f in diagnosis.findings if f.code != diagnosis.verdict and f.sentence not in diagnosis.sentence]

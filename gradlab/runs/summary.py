@@ -106,7 +106,7 @@ def summary_lines(
     lines += [f"likely because: {'; or '.join(causes)}"] * bool(causes)
     if outcome.status == "interrupted":
         lines.append(f"to resume it: {command([f'resume={folder}'])}")
-    if outcome.error and outcome.error != diagnosis.sentence:
+    if outcome.error and outcome.error not in (diagnosis.sentence, *(f.sentence for f in diagnosis.findings)):
         every = getattr(config.precision, "check_every", 1)
         checks = f" (checked every {every} updates)" if outcome.scale_too_small and every > 1 else ""
         lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{checks}")

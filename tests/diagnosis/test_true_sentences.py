@@ -1,12 +1,13 @@
 """What a finding says is true of the run, also where another run of the same verdict differs."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
-from gradlab.diagnosis.diagnose import MetricStream, by_samples, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, by_samples, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
@@ -15,6 +16,8 @@ from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
 from gradlab.measure.flat_units import FlatUnits
 from gradlab.measure.samples import Sample, ranked
+from gradlab.runs.summary import summary_lines
+from gradlab.train.outcome import Outcome
 
 ORDINARY = torch.tensor([-1.0, 1.0])
 
@@ -471,3 +474,14 @@ def test_a_loss_that_is_not_finite_in_updates_that_were_applied_says_since_when(
     lines = [line(i, math.nan if i > 6 else 2.0) for i in range(1, 193)]
     found = told(verdict(lines, overflow=o), "nan_loss")
     assert found.began == 7 and "186 updates have a loss that is not finite, and were applied" in found.sentence
+
+
+def test_what_the_verdict_says_is_not_said_again() -> None:
+    """Of a loss that rises as the gradient explodes; nor is what ended a run."""
+    lines = [line(i, 1.0 if i < 60 else 1e4, 1.0 if i < 60 else 1e6) for i in range(1, 101)]
+    found = verdict(lines)
+    assert found.verdict == "exploding" and "; the loss went from 1 to 1e+04" in found.sentence
+    assert "diverged" in {f.code for f in found.findings} and "diverged" not in {f.code for f in remaining(found)}
+    given_up = verdict(lines, "given_up", error="given up: for 9 updates")
+    said = summary_lines(given_up, Outcome("given_up", "given up: for 9 updates"), None, None, [], Path(), [])
+    assert given_up.verdict != "diverged" and sum("given up" in each for each in said) == 1

@@ -159,7 +159,7 @@ const parts = (() => {
       return;
     }
     if (facts.expectation) left.push(element("p", `${facts.expectation[0].toUpperCase()}${facts.expectation.slice(1)}.`));
-    if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
+    if (o.error && o.error !== d.sentence && !findingsOf(d).some((f) => f.sentence === o.error)) left.push(element("p", o.error, { class: "critical" }));
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
       inLoop = new Set(["file", "line", "rule", "times", "fix"]);
     const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(
@@ -205,7 +205,7 @@ const parts = (() => {
       if (facts.commands.fix) right.push(element("h3", "To find the smallest change that cures it"), paste(facts.commands.fix));
     }
     if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To resume it"), paste(facts.commands.resume));
-    const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code));
+    const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code) && !d.sentence.includes(f.sentence));
     const more = others.length
       ? [
           element("h3", "Also found"),

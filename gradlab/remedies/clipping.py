@@ -10,7 +10,7 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import FAR, RECORDS
+from gradlab.remedies.learning_rate import FAR, RECORDS, SMALL_RATIO
 from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
@@ -43,8 +43,9 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """The bound at which usual gradients pass."""
-    if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5:
+    """The bound at which usual gradients pass; none where updates are of ordinary size with this one."""
+    ordinary = e.verdict != "overclipped" and e.usual_ratio >= SMALL_RATIO
+    if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5 or ordinary:
         return
     left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm has a median of {e.usual_norm:.2g}"
     measured = getattr(c.clip, "norm_type", 2) == 2

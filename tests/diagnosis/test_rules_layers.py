@@ -193,6 +193,9 @@ def test_overclipped_is_to_a_small_part_in_a_run_that_came_to_its_end() -> None:
     assert run(FLAT, coefficients=[0.09] * 100, clips=True)["overclipped"] == "critical"
     assert "overclipped" not in run(FLAT, coefficients=[0.11] * 100, clips=True)
     assert run(FLAT, coefficients=[0.09] * 100, clips=True, **FAILED)["overclipped"] == "info"
+    for moved, severity in ((1e-3, "info"), (1e-5, "critical")):
+        found = run(FLAT, coefficients=[0.09] * 100, clips=True, moved=[moved] * 4)
+        assert found["overclipped"] == severity, "a bound that was made for the rate"
     assert "clip_idle" not in run(FLAT, skipped=[True] * 100, clips=True), "nothing was applied"
 
 

@@ -426,3 +426,10 @@ def test_a_first_update_of_ordinary_size_is_no_reason_for_a_warm_up(first: float
     e = Evidence("diverged", ratios=[first, 0.02, 0.02], planned=300)
     (why,) = [t.why for t in tries(e, *CUSTOM) if t.name == "schedule=warmup"]
     assert ("the first update" in why) == (first > 0.1) and why.endswith("the rate rises over the first 30 updates")
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 1e-6])
+def test_a_bound_with_which_updates_are_of_ordinary_size_is_not_loosened(ratio: float) -> None:
+    e = Evidence("not_learning", ratios=[ratio] * 5, norms=[3.0] * 40, coefficient=1e-4, planned=500)
+    found = tries(e, *CUSTOM, "clip=norm", "optimizer=sgd")
+    assert any(o.startswith("clip") for t in found for o in t.overrides) == (ratio == 1e-6)

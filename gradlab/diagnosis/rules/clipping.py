@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.wording import percent
 
@@ -23,7 +24,10 @@ class Clipping(Rule):
 @rule("overclipped", position=120)
 @dataclass
 class Overclipped(Clipping):
-    """Nearly every gradient is clipped to a small part of itself, and the model does not learn."""
+    """Nearly every gradient is clipped to a small part of itself, and the model does not learn.
+
+    It is information where updates are of ordinary size all the same, as under Adam or at a rate that allows for it.
+    """
 
     causes = ("the limit of clipping is far below the usual gradient",)
     fixes = ("raise the limit to the usual gradient",)
@@ -40,7 +44,8 @@ class Overclipped(Clipping):
         updates = "applied updates" if h.skipped else "updates"
         sentence = f"{percent(fraction)} of the {updates} are clipped, usually to {left:.2g} of the gradient"
         evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
-        return self.found("critical" if run.stuck and run.status == "completed" else "info", sentence, 1, **evidence)
+        blamed = run.stuck and run.status == "completed" and not h.update_ratios.median >= SMALL
+        return self.found("critical" if blamed else "info", sentence, 1, **evidence)
 
 
 @rule("clip_idle", position=250)

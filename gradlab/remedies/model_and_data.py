@@ -20,6 +20,8 @@ SIZES = (0.2, 4.0)
 """Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
 LARGE_BIAS = 1.0
 """Root mean square of a bias that outweighs the weighted sum beside it, of inputs of size 1."""
+GATED = ("LSTM", "GRU")
+"""Modules, and their cells, whose activations cannot be chosen."""
 MANY = 5
 """Layers over which a factor each adds up."""
 STABLE = {
@@ -110,6 +112,8 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
         ("saturated_units", "ReLU or GELU, or normalise before"),
     ):
         if (module := e.found.get(verdict, {}).get("module")) is not None:
+            if str(e.found[verdict].get("kind")).removesuffix("Cell") in GATED:
+                form = "smaller initial weights, or normalise before"
             part = float(e.found[verdict].get("fraction", 1.0))
             yield code(
                 "activation",

@@ -428,6 +428,13 @@ def test_a_first_update_of_ordinary_size_is_no_reason_for_a_warm_up(first: float
     assert ("the first update" in why) == (first > 0.1) and why.endswith("the rate rises over the first 30 updates")
 
 
+@pytest.mark.parametrize(("kind", "chosen"), [("GRU", False), ("LSTMCell", False), ("RNN", True), ("Tanh", True)])
+def test_an_activation_is_replaced_where_it_can_be_chosen(kind: str, chosen: bool) -> None:
+    e = Evidence("saturated_units", {"saturated_units": {"module": "rnn", "fraction": 1.0, "kind": kind}})
+    (lines,) = [t.lines for t in tries(e, *CUSTOM) if t.lines.startswith("rnn: ")]
+    assert ("ReLU" in lines) == chosen
+
+
 @pytest.mark.parametrize("ratio", [1e-3, 1e-6])
 def test_a_bound_with_which_updates_are_of_ordinary_size_is_not_loosened(ratio: float) -> None:
     e = Evidence("not_learning", ratios=[ratio] * 5, norms=[3.0] * 40, coefficient=1e-4, planned=500)

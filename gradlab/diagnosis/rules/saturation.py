@@ -40,7 +40,7 @@ class Units(Rule):
         return f"{percent(value)} of the units of {module.where} are {module.ends} for {every}"
 
     def of(self, run: FinishedRun, value: float, module: ActivationOutput, sentence: str) -> Finding:
-        evidence = {"module": module.name, "fraction": value, "operation": module.operation}
+        evidence = {"module": module.name, "fraction": value, "operation": module.operation, "kind": module.kind}
         if run.long and not (run.beats_constant_anywhere or run.decayed):
             return self.found("critical", sentence, None, **evidence)
         share, where = run.remaining_share

@@ -141,9 +141,9 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Over a tenth of the run; none where it failed before any update was applied, or no lower rate would help."""
-    if e.failed_at == 1 or beyond_rates(e, c):
+    updates = min(max(10, e.planned // 10), e.planned // 2)
+    if e.failed_at == 1 or beyond_rates(e, c) or not updates:
         return
-    updates = max(10, e.planned // 10)
     large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason
     first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
     why = ": ".join(filter(None, (first, f"the rate rises over the first {updates} updates")))

@@ -235,11 +235,12 @@ def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def defaults(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Numbers of the update that are far from their defaults, each set back."""
+    kept = ("lr", "warmup")  # changes of their own are derived for these
     for group in ("optimizer", "precision", "clip", "schedule", "noise", "loss", "model"):
         option: Any = getattr(c, group)
         for f in fields(option):
             value = getattr(option, f.name)
-            if f.name == "lr" or f.default is MISSING or value == f.default or (group == "model" and f.name != "gain"):
+            if f.name in kept or f.default is MISSING or value == f.default or (group == "model" and f.name != "gain"):
                 continue
             if isinstance(value, (int, float)) and isinstance(f.default, (int, float)):
                 name, why = f"{group}.{f.name}", f"its default; it was {value:g}"

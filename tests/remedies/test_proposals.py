@@ -428,6 +428,14 @@ def test_a_first_update_of_ordinary_size_is_no_reason_for_a_warm_up(first: float
     assert ("the first update" in why) == (first > 0.1) and why.endswith("the rate rises over the first 30 updates")
 
 
+@pytest.mark.parametrize("planned", [1, 12, 80, 500])
+def test_a_warm_up_is_shorter_than_the_run(planned: int) -> None:
+    e = Evidence("exploding", ratios=[0.1] * 5, planned=planned)
+    for given in ((), ("schedule=warmup", "schedule.warmup=2")):
+        found = [o for t in tries(e, *CUSTOM, *given, search=True) for o in t.overrides if "schedule.warmup=" in o]
+        assert all(2 * int(o.partition("=")[2]) <= planned for o in found) and bool(found) == (planned > 1)
+
+
 @pytest.mark.parametrize(("kind", "chosen"), [("GRU", False), ("LSTMCell", False), ("RNN", True), ("Tanh", True)])
 def test_an_activation_is_replaced_where_it_can_be_chosen(kind: str, chosen: bool) -> None:
     e = Evidence("saturated_units", {"saturated_units": {"module": "rnn", "fraction": 1.0, "kind": kind}})

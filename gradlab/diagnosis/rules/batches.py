@@ -65,7 +65,7 @@ class BadBatch(Rule):
     the update are then measured one by one: they are at fault if some, with 30 times the usual loss or gradient
     norm, outweigh all others of the batch; where none do, the weights are, and other rules say so. Where the run
     ends because an operation overflows, they are only if their input or target lies 30 spreads beyond the others':
-    else it is the operation that makes them large.
+    else it is the operation that makes them large. Where all inputs are of wild scale none is.
     """
 
     causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")

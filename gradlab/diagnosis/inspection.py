@@ -39,6 +39,8 @@ class ActivationOutput:
     call: int = 1
     calls: int = 1
     """Which call of the operation in this module, of how many."""
+    same: bool = False
+    """Whether what goes in is the same for every sample."""
 
     @property
     def where(self) -> str:
@@ -94,7 +96,7 @@ def inspect_model(
             if row[FIELDS.index("saturated")] == row[FIELDS.index("saturated")]:
                 kind = type(model.get_submodule(name)).__name__
                 found.activations.append(ActivationOutput(name, kind, row[FIELDS.index("saturated")], None))
-        found.activations += outputs(units.calls)
+        found.activations += outputs(units.calls, found.samples)
         found.normalised, found.residual = units.has("normalised"), units.has("residual")
         if precision.dtype == torch.float16:
             compare_gradients(found, model, loss_fn, precision, inputs, targets, order)
@@ -105,19 +107,20 @@ def inspect_model(
         model.zero_grad(set_to_none=True)
 
 
-def outputs(calls: Sequence[FlatCall]) -> list[ActivationOutput]:
-    """What was measured of each call, in one transfer; units at either end count together."""
+def outputs(calls: Sequence[FlatCall], samples: int) -> list[ActivationOutput]:
+    """What was measured of each call, in one transfer; units at either end count together. samples: of all passes."""
     if not calls:
         return []
     many = Counter((c.module, c.operation) for c in calls)
     found = []
-    for c, (flat, low) in zip(calls, torch.stack([c.values for c in calls]).tolist(), strict=True):
+    for c, (flat, low, same) in zip(calls, torch.stack([c.values for c in calls]).tolist(), strict=True):
         mostly_low = 2 * low >= flat
         dead = None if not c.ends else flat if mostly_low else low
         saturated = flat if not c.ends or (len(c.ends) > 1 and not mostly_low) else None
         named = " or ".join("zero" if end == 0 else f"{end:g}" for end in c.ends)
         number = many[c.module, c.operation]
-        found.append(ActivationOutput(c.module, c.kind, saturated, dead, named, c.operation, c.number, number))
+        which = c.operation, c.number, number, bool(same) and c.rows == samples > 1
+        found.append(ActivationOutput(c.module, c.kind, saturated, dead, named, *which))
     return found
 
 

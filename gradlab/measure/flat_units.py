@@ -24,6 +24,8 @@ LAYERS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "native_b
 """What computes with weights: an operation before the first of them works on the data."""
 
 
+NOTHING = 1e-5
+"""Difference between samples, over the largest number, up to which they are the same but for rounding."""
 OFTEN = 5
 """Layers for each of which a model that normalises does so once, and one with residual paths adds."""
 
@@ -44,18 +46,23 @@ class FlatCall:
     elements where it is flat."""
     low: torch.Tensor
     """The same as `flat`, at the lower end alone."""
+    same: torch.Tensor
+    """() bool, whether what goes in is the same in every row of its first dimension."""
+    rows: int
+    """Length of that dimension, over all passes."""
     number: int = 1
     """Which call of this operation in this module."""
     passes: int = 1
 
     @property
     def values(self) -> torch.Tensor:
-        """(2,) float64: shares of units, or elements, of `flat` and of `low`."""
-        return torch.stack([self.flat.double().mean(), self.low.double().mean()])
+        """(3,) float64: shares of units, or elements, of `flat` and of `low`; and `same`."""
+        return torch.stack([self.flat.double().mean(), self.low.double().mean(), self.same.double()])
 
     def also(self, other: FlatCall) -> None:
         """Add the same call of a later pass."""
         self.passes += 1
+        self.same, self.rows = self.same & other.same, self.rows + other.rows
         if self.ends:
             self.flat, self.low = self.flat & other.flat, self.low & other.low
         else:
@@ -120,7 +127,7 @@ class FlatUnits(TorchDispatchMode):
         elif self.begun and (name in SMOOTH or (found := ends(name, args)) is not None):
             y = tensor_of(out)
             if y is not None and y.dim() > 1 and y.numel():
-                self.note(name, () if name in SMOOTH else found or (), y)
+                self.note(name, () if name in SMOOTH else found or (), y, args[0].detach().float())
 
     def kind(self, name: str, args: Sequence[Any]) -> str:
         """What an operation is in the network, if one of those that are counted."""
@@ -134,11 +141,12 @@ class FlatUnits(TorchDispatchMode):
         """Whether one of every few layers has such an operation."""
         return 0 < self.seen["layer"] <= OFTEN * self.seen[what]
 
-    def note(self, operation: str, ends: tuple[float, ...], y: torch.Tensor) -> None:
+    def note(self, operation: str, ends: tuple[float, ...], y: torch.Tensor, x: torch.Tensor) -> None:
         (name, module), y = self.stack[-1], y.detach().float()
         number = 1 + sum((c.module, c.operation) == (name, operation) for c in self.at)
         both = piecewise(ends, y, unit_dim(y, self.before)) if ends else (flat(operation, y).double().mean(),) * 2
-        self.at.append(FlatCall(name, type(module).__name__, operation, ends, *both, number))
+        same = (x - x[:1]).abs().amax() <= NOTHING * x.abs().amax()
+        self.at.append(FlatCall(name, type(module).__name__, operation, ends, *both, same, len(x), number))
 
 
 def ends(operation: str, args: Sequence[Any]) -> tuple[float, ...] | None:

@@ -144,6 +144,14 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
     if found.get("zero"):  # the data are not what is measured to be wrong: see `graph`
         return
+    if (same := found.get("same")) is not None:
+        where = f"the forward pass before {same}" if same else "the forward pass"
+        yield code(
+            "targets",
+            f"look at {where}: a mask, an index, a mean over the wrong dimension",
+            "nothing of a sample's inputs gets as far",
+        )
+        return
     better = "too little is learnt beyond a constant answer"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
     if best is not None and constant is not None and best >= constant:

@@ -224,6 +224,14 @@ def test_the_layer_with_the_most_dead_units_is_named() -> None:
     assert told(verdict(lines, inspection=dead, constant=2.0), "dead_units").evidence["module"] == "b"
 
 
+def test_units_that_are_given_the_same_for_every_sample_are_not_what_is_wrong() -> None:
+    lines = [line(i, 2.0) for i in range(1, 101)]
+    seen = [ActivationOutput("head.1", "ReLU", None, 0.94, same=True), ActivationOutput("head.3", "ReLU", None, 0.5)]
+    found = told(verdict(lines, inspection=Inspection(seen, 160), constant=2.0), "not_learning")
+    assert "what goes into head.1 (ReLU) is the same for every one of 160 samples" in found.sentence
+    assert found.causes[0].startswith("a mask that is inverted") and found.severity == "critical"
+
+
 def test_layers_that_no_gradient_reaches_do_not_vanish() -> None:
     stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):

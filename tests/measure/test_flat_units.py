@@ -43,10 +43,11 @@ class Net(nn.Module):
 
 def seen(model: nn.Module, x: Tensor | None = None) -> list[ActivationOutput]:
     units = FlatUnits(model)
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)) if x is None else x
     with torch.no_grad(), units.watching():
-        model(torch.randn(32, 8, generator=torch.Generator().manual_seed(1)) if x is None else x)
+        model(x)
     assert not any(m._forward_hooks for m in model.modules())
-    return outputs(units.calls)
+    return outputs(units.calls, len(x))
 
 
 LIVE, DEAD = [0.0] * 8, [-1000.0] * 6 + [5.0] * 2
@@ -101,7 +102,7 @@ def test_a_unit_is_dead_if_it_is_so_for_the_samples_of_all_passes() -> None:
     for x in (100.0, 200.0, -0.5):
         with torch.no_grad(), units.watching():
             model(torch.full((1, 1), x))
-        relu, sigmoid = outputs(units.calls)
+        relu, sigmoid = outputs(units.calls, 3)
         shares.append((relu.dead, sigmoid.saturated))
     assert shares == [(0.5, 1.0), (0.5, 1.0), (0.0, pytest.approx(2 / 3))]
 
@@ -113,3 +114,15 @@ def test_what_is_no_activation_is_left_out() -> None:
     model = Net(lambda x: x, LIVE, LIVE)
     model.register_forward_pre_hook(lambda m, inputs: (inputs[0].relu(),))
     assert seen(model) == []
+
+
+def test_what_is_given_the_same_for_every_sample_is_known() -> None:
+    """Also but for rounding, of sequences too; not of a tensor whose first dimension is another one."""
+    x = torch.randn(16, 5, 8, generator=torch.Generator().manual_seed(1))
+    mean = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    assert [c.same for c in seen(mean, x)] == [False]
+    assert [c.same for c in seen(mean, x[:1].expand(16, 5, 8) * (1 + 1e-6 * torch.randn(16, 1, 1)))] == [True]
+    units = FlatUnits(mean)
+    with torch.no_grad(), units.watching():
+        mean(x[:1].expand(16, 5, 8))
+    assert [c.same for c in outputs(units.calls, 5)] == [False]

@@ -150,8 +150,18 @@ class NotLearning(Rule):
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the rate as the first cause in the direction that the updates show; else as the last, if it is one.
 
-        Before all others layers whose gradient is zero throughout.
+        Before all others what is the same for every sample, and layers whose gradient is zero throughout.
         """
+        if run.inspection and (m := next((m for m in run.inspection.activations if m.same), None)):
+            found.sentence += (
+                f"; what goes into {m.where} is the same for every one of {run.inspection.samples} samples"
+            )
+            found.causes = [
+                "a mask that is inverted, or a layer whose output does not depend on its input",
+                self.causes[0],
+            ]
+            found.evidence["same"] = m.name
+            return found
         if names := self.never_reached(run):
             first = ", ".join(names[:3]) + f" and {len(names) - 3} more"
             listed = first if len(names) > 3 else " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

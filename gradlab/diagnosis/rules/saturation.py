@@ -29,8 +29,11 @@ class Units(Rule):
         raise NotImplementedError
 
     def worst(self, run: FinishedRun) -> tuple[float, ActivationOutput] | None:
-        """The call with the largest fraction over the threshold; of equal ones the first to be executed."""
-        modules = run.inspection.activations if run.inspection else []
+        """The call with the largest fraction over the threshold; of equal ones the first to be executed.
+
+        Not of units that are given the same for every sample: what was lost was lost before (see `not_learning`).
+        """
+        modules = [m for m in run.inspection.activations if not m.same] if run.inspection else []
         bad = [(value, m) for m in modules if (value := self.value(m)) is not None and value >= self.fraction]
         return max(bad, key=lambda each: each[0]) if bad else None
 

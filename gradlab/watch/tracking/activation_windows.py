@@ -98,7 +98,7 @@ class ActivationWindows:
             return None
         units, samples = self.whole
         has = {"normalised": units.has("normalised"), "residual": units.has("residual")}
-        return Inspection(outputs(units.calls), samples, **has)
+        return Inspection(outputs(units.calls, samples), samples, **has)
 
 
 def is_compiled(module: nn.Module) -> bool:

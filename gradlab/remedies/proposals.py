@@ -156,6 +156,7 @@ def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
         initial_biases,
         initial_sizes,
+        mean_of_samples,
         lower_rate,
         structural("gelu", "he_init"),
         adaptive,
@@ -169,6 +170,7 @@ def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
         initial_biases,
         initial_sizes,
+        mean_of_samples,
         lower_rate,
         structural("xavier_init", "relu+he_init", "layer_norm"),
         units,

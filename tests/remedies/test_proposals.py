@@ -125,9 +125,10 @@ def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
     assert not any("clip=norm" in t.overrides for t in tries(far, *CUSTOM, "optimizer=adamw"))
 
 
-def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -> None:
+@pytest.mark.parametrize("verdict", ["exploding", "diverged", "dead_units", "saturated_units"])
+def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd(verdict: str) -> None:
     e, given = (
-        Evidence("exploding", ratios=[1.5] * 5, weights=5.0, norms=[382.0], planned=500),
+        Evidence(verdict, ratios=[1.5] * 5, weights=5.0, norms=[382.0], planned=500),
         (*CUSTOM, "data=digits"),
     )
     summed = (*given, "optimizer=sgd", "loss.reduction=sum")

@@ -92,7 +92,9 @@ def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     if not (isinstance(c.optimizer, SGD) and excess(e) > FAILED):
         return
     if c.loss.reduction == "sum":
-        yield setting("loss.reduction", f"{moved(e, c)}: the loss is summed over the samples", {"loss.reduction": "mean"})
+        yield setting(
+            "loss.reduction", f"{moved(e, c)}: the loss is summed over the samples", {"loss.reduction": "mean"}
+        )
     if e.summed:
         yield code("loss", "return the mean over the samples", f"{moved(e, c)}: the loss is the sum of its samples'")
 

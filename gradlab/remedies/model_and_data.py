@@ -118,7 +118,7 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield code(
                 "activation",
                 f"{module or 'the model'}: {form}",
-                f"{percent(part)} of it is {'dead' if 'dead' in verdict else 'saturated'}",
+                f"{percent(part)} of {'its units are dead' if 'dead' in verdict else 'it is saturated'}",
             )
 
 

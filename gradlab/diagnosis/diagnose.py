@@ -98,7 +98,8 @@ def diagnose(
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
             drowned(run, finding)
             if run.input_size >= WILD and finding.code in SCALED:
-                finding.causes = [f"inputs of wild scale: usually {run.input_size:.2g}", *finding.causes]
+                wild, alone = f"inputs of wild scale: usually {run.input_size:.2g}", finding.code.endswith("_units")
+                finding.causes = [wild] if alone else [wild, *finding.causes]
                 finding.evidence["input_size"] = run.input_size
             findings.append(finding)
     by_samples(findings)
@@ -160,7 +161,9 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     first = f"{h.losses.initial:.4g}"
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
-    sentence = f"the loss went from {first} to {h.losses.final:.4g}"
+    sentence = (
+        f"the loss went from {first} to {h.losses.final:.4g}" + f", the median of the last {h.losses.window}" * run.long
+    )
     if run.rate and h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.lr_highest < 0.5 * run.rate:
         sentence += f"; the learning rate was rising to the end, where it reached {h.lr_highest / run.rate:.1%} of its"
         sentence += " setting"

@@ -29,7 +29,7 @@ def without_largest(history: History) -> str:
     """What is to be said where the mean of the end, as printed, would be another with the largest loss in it."""
     values, end = history.finite_losses[-history.ends_after :], history.end[0]
     alike = not values or f"{math.fsum(values) / len(values):.4g}" == f"{end:.4g}"
-    return "" if alike else ", the largest cut to the second largest,"
+    return "" if alike else ", with the largest counted as the second largest,"
 
 
 def judged_by(run: FinishedRun) -> str:

@@ -70,12 +70,12 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.failed_at and 20 <= e.failed_at < e.planned and forward and not over > FAR:
         lasts = e.failed_at / e.planned * ROOM
         why = (
-            f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the learning rate"
+            f"it overflowed at update {e.failed_at} of {e.planned}; if the time to that goes as 1 / the rate, it lasts"
         )
         yield rate(e, c, lasts, why)
     elif over > FAILED and not beyond_rates(e, c):
-        usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
-        yield rate(e, c, 1 / over, f"{moved(e, c)}; {usual}")
+        aim = f"this rate aims at a median of {TYPICAL_RATIO:g}, and {LARGE_RATIO:g} at most"
+        yield rate(e, c, 1 / over, f"{moved(e, c)}; {aim}")
 
 
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -146,6 +146,8 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     updates = min(max(10, e.planned // 10), e.planned // 2)
     if e.failed_at == 1 or beyond_rates(e, c) or not updates:
         return
+    if e.ratios and e.ratios[0] / updates > LARGE_RATIO:  # the first update would still be too large
+        return
     large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason
     first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
     why = ": ".join(filter(None, (first, f"the rate rises over the first {updates} updates")))
@@ -172,9 +174,10 @@ def no_schedule(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """AdamW in place of SGD: layers with next to no gradient then move as far as the others."""
-    if isinstance(c.optimizer, SGD):
-        why = "its steps have the same size whatever that of the gradient; at its usual rate"
+    """AdamW in place of SGD: layers with little gradient then move as far as the others, unless it is below its eps."""
+    early = e.found.get("vanishing", {}).get("early", math.inf)
+    if isinstance(c.optimizer, SGD) and early > AdamW.eps:
+        why = "its steps hardly depend on the size of the gradient; at its usual rate"
         yield setting("optimizer=adamw", why, {"optimizer": "adamw", "optimizer.lr": AdamW.lr})
 
 

@@ -117,7 +117,7 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
             part = float(e.found[verdict].get("fraction", 1.0))
             yield code(
                 "activation",
-                f"{module or 'the model'}: {form}",
+                f"{module or 'the ' + (e.found[verdict].get('operation') or 'activation') + ' in the model'}: {form}",
                 f"{percent(part)} of {'its units are dead' if 'dead' in verdict else 'it is saturated'}",
             )
 
@@ -130,7 +130,8 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
         many = len(indices) > 1
         does = {"bad_batch": ("stands out", "stand out"), "nan_input": ("is not finite", "are not finite")}
-        what = does.get(by, ("fails by itself", "fail by themselves"))[many]
+        alone = ("fails by itself with the initial weights", "fail by themselves with the initial weights")
+        what = does.get(by, alone)[many]
         why = f"sample{'s' * many} {shown} of the training set {what}"
         yield setting("data.without", why, {"data.without": sorted({*c.data.without, *indices})})
         what = f"samples {shown} of the training set; drop or repair them"
@@ -227,7 +228,8 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("input_size"):
-        yield code("inputs", "divide the inputs by their spread", f"the first layer is usually given up to {size:.2g}")
+        what = "subtract the mean of the inputs, feature by feature, and divide by their spread"
+        yield code("inputs", what, f"the first layer is usually given up to {size:.2g}")
 
 
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:

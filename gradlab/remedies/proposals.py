@@ -13,6 +13,7 @@ from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     FAR,
+    LARGE_RATIO,
     adaptive,
     beyond_rates,
     excess,
@@ -70,6 +71,7 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
 
     The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
     """
+    halved = getattr(c.model, "activation", "") == "relu"  # at every layer, whatever the weights keep
     at_once = not e.steady and 1.5 < excess(e) <= AT_ONCE
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []
@@ -85,7 +87,7 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
         warmup,
     ]:
         yield from maker(e, c)
-    yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)
+    yield from structural("pre_norm", "layer_norm", *(() if halved else ("orthogonal_init",)), "gated")(e, c)
 
 
 def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -95,6 +97,7 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
+    fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_RATIO and "times" not in e.found.get("not_learning", {})
     for maker in (
         *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
         shorter_warmup,
@@ -103,11 +106,12 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         initial_sizes,
         from_afar,
         higher_rate,
-        *(() if "times" in e.found.get("not_learning", {}) else (lower_rate,)),
+        *((lower_rate,) if fast else ()),
         loss_scale,
         adaptive,
         units,
         targets,
+        *(() if fast or "times" in e.found.get("not_learning", {}) else (lower_rate,)),
     ):
         yield from maker(e, c)
 
@@ -259,5 +263,8 @@ WIDER: tuple[Maker, ...] = (
 
 def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
-    makers = (pitfall, no_noise, decay, inputs, *LIKELY.get(e.verdict, ()), *(WIDER if search else ()))
+    found = e.found.get(e.verdict, {})
+    explained = "weights_last" in found or ("input_size" in found and e.verdict in ("saturated_units", "dead_units"))
+    likely = () if explained else LIKELY.get(e.verdict, ())
+    makers = (pitfall, no_noise, decay, inputs, *likely, *(WIDER if search else ()))
     return [proposal for maker in makers for proposal in maker(e, c)]

@@ -84,7 +84,8 @@ class Muon(AdamOption):
             parts[False] = torch.optim.AdamW(rest, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
         matrices = [name for group in rest for name, p in zip(group["names"], group["params"]) if p.dim() == 2]
         count = sum(len(group["params"]) for group in inner)
-        note = f"optimizer=muon: Muon steps {count} matrices, AdamW {', '.join([*matrices, 'what is no matrix'])}"
+        others = f"{', '.join(matrices)} and what is no matrix" if matrices else "what is no matrix"
+        note = f"optimizer=muon: Muon steps {count} matrices, AdamW {others}"
         return Joined(parts, "muon", note)
 
 

@@ -72,7 +72,10 @@ def test_where_all_inputs_are_of_wild_scale_no_sample_is_at_fault(tmp_path: Path
     told = ended(tmp_path, Regression(16, 1e4, bad=tuple(range(250))), "optimizer=sgd", "optimizer.lr=0.02")
     cause = next(f["causes"][0] for f in told["findings"] if f["code"] == told["verdict"])
     assert told["verdict"] != "bad_batch" and cause.startswith("inputs of wild scale: usually ")
-    assert told["remedies"][0]["lines"] == "divide the inputs by their spread"
+    assert (
+        told["remedies"][0]["lines"]
+        == "subtract the mean of the inputs, feature by feature, and divide by their spread"
+    )
     samples = {30: ranked([Sample(i, 1.0 + 99 * (i == 3), 1.0) for i in range(16)])}
     for size, codes in ((1.0, {"bad_batch"}), (1e4, set())):
         stream = MetricStream(Thresholds())

@@ -53,12 +53,12 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         (
             [*(2.0 - min(i, 50) / 50 for i in range(99)), 5.0],
             1.04,
-            "the last losses, the largest cut to the second largest, have a mean of 1, only 3.8% below",
+            "the last losses, with the largest counted as the second largest, have a mean of 1, only 3.8% below",
         ),
         (
             [*(2.0 - min(i, 50) / 50 for i in range(99)), 1.1],
             1.04,
-            "the last losses, the largest cut to the second largest, have a mean of 1, only 3.8% below",
+            "the last losses, with the largest counted as the second largest, have a mean of 1, only 3.8% below",
         ),
         (FLAT, None, "the loss did not improve: 2 to 2"),
     ):
@@ -136,6 +136,8 @@ def test_spikes_of_the_norm_are_beyond_its_spread_and_finite() -> None:
     for at in (0, 30):  # the first and the middle one of those known are looked at before their median
         assert "spike" in run(FALLING, [1.0] * at + [20.0] + [1.0] * (59 - at) + [50.0] + [1.0] * 39)
     assert began("spike", [*ONES, 50.0, *[1.0] * 9, 60.0, *ONES]) == 61
+    high = [8.0, *[1.0] * 29, 8.0, *[1.0] * 29]
+    assert "spike" in run(FALLING, [*high, 20.0, *[1.0] * 39]), "whichever norms stand at the places of the middle"
 
 
 @pytest.mark.parametrize("code", ["growing_norm", "decaying_norm"])

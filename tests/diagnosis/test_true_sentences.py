@@ -298,7 +298,8 @@ def test_only_what_towers_is_said_to() -> None:
 def test_where_a_loss_went_from_is_not_a_lucky_batch() -> None:
     losses = [0.77, *[1.06, 1.02] * 30, *[0.81, 0.79] * 30]
     said = verdict([line(i, loss) for i, loss in enumerate(losses, 1)]).sentence
-    assert said == "the loss went from 1.04, the median of the first 20, to 0.8; judged by its own beginning"
+    began, end = "the median of the first 20", "the median of the last 20"
+    assert said == f"the loss went from 1.04, {began}, to 0.8, {end}; judged by its own beginning"
 
 
 def test_where_a_loss_went_is_its_end_and_not_its_best() -> None:

@@ -96,7 +96,8 @@ class Vanishing(Rule):
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:
             sentence = (
-                f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {progress(run)}"
+                f"the gradient at the last time steps is usually {time:.3g} times that at the first ones, and "
+                f"{progress(run)}"
             )
             found = self.found("critical", sentence, None, late_to_early_time=time)
             found.causes = [c for c in found.causes if "residual" not in c]  # they are between layers

@@ -60,8 +60,10 @@ class Diverged(Rule):
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            sentence = f"the loss fell from {reference:.3g} to a median of {h.losses.best:.3g}"
-            sentence += f", and the last losses have a median of {h.losses.final:.3g}"
+            sentence = (
+                f"the loss fell from {reference:.3g} to {h.loss_lowest:.3g}, the lowest mean of {h.window} losses"
+            )
+            sentence += f", and the last {len(h.last)} have a median of {h.loss_late:.3g}"
             severity, why = "critical", "what was learnt is lost"
             if moving := self.moving(run):
                 severity, why = "warning", f"{why}, or {moving[0]}, since {moving[1]}"

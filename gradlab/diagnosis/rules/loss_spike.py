@@ -104,7 +104,7 @@ class SpikeRecovered(Rule):
         rise = self.first or self.slow
         if rise is None or not run.trains:
             return None
-        sentence = f"from update {rise.began} on the loss was above all of the {rise.known} before; it reached"
+        sentence = f"at update {rise.began} the loss rose above all of the {rise.known} before; it reached"
         sentence += (
             f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where their median is {rise.usual:.3g}"
         )

@@ -175,11 +175,11 @@ class Spike(Rule):
         norm, recent = line["grad/norm"], history.norms.values
         if len(recent) < 2 * history.window or not math.isfinite(norm):
             return
-        if norm <= self.factor * recent[len(recent) // 2] and norm <= self.factor * recent[0]:
-            return  # cheap, and nearly always true: the median is computed only where it may matter
-        usual, lately = history.norms.median, [*recent][-history.window - 1 : -1]
+        if norm <= self.factor * (usual := history.norms.median):
+            return
+        lately = [*recent][-history.window - 1 : -1]
         single = norm > self.factor * median(sorted(lately))  # else the norm has grown
-        if single and norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
+        if single and norm - usual > self.z * history.norms.spread:
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual, len(recent))
 

@@ -156,10 +156,7 @@ class NotLearning(Rule):
             found.sentence += (
                 f"; what goes into {m.where} is the same for every one of {run.inspection.samples} samples"
             )
-            found.causes = [
-                "a mask that is inverted, or a layer whose output does not depend on its input",
-                self.causes[0],
-            ]
+            found.causes = ["a mask that is inverted, or a layer whose output does not depend on its input"]
             found.evidence["same"] = m.name
             return found
         if names := self.never_reached(run):
@@ -174,6 +171,8 @@ class NotLearning(Rule):
             found.evidence["zero"] = names
             return found
         usual, (rate, *others) = run.history.update_ratios.median, self.causes
+        if self.seen >= self.records and not self.zero:
+            others = [cause for cause in others if "does not reach" not in cause]
         if usual > LARGE or usual < SMALL:
             found.causes = [f"the learning rate is far too {'high' if usual > LARGE else 'low'}", *others]
             found.sentence += f"; an update usually changes the weights by {usual:.1g} times their norm: the likeliest"

@@ -84,7 +84,7 @@ class Rule:
     def unable(self, run: FinishedRun) -> str | None:
         """Why the rule cannot be applied to this run; None if it can."""
         h = run.history
-        unmoved = "how far the weights move was not recorded" if h.applied else "no update was applied"
+        unmoved = "how far applied updates move the weights was not recorded" if h.applied else "no update was applied"
         missing = {
             "long": None if run.long else run.why_not_long,
             "layers": None if h.layer_records else "no norms of layers were recorded (monitor=none)",

@@ -353,7 +353,7 @@ const parts = (() => {
       more.push(
         element(
           "h3",
-          `What went into ${over.phase === "loss" ? "the loss" : over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
+          `What went into ${over.phase === "loss" || (over.phase === "backward" && !over.kind) ? "the loss" : over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
         ),
         grid(["tensor", "shape", "type", "min", "max", "largest", "not finite"], rows),
       );

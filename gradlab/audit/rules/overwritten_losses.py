@@ -95,10 +95,11 @@ def thrown_away(made: ast.stmt, name: str, loop: ast.For) -> bool:
 def goes_on(name: str, rest: list[ast.stmt]) -> bool:
     """Whether the last one goes backward, or into another loss."""
     for one in rest:
+        if isinstance(one, ast.AugAssign) and stored(one.target) == {name}:
+            continue  # times a weight: it is the same loss
         if name in loaded(one):
             whole = isinstance(one, ast.Expr) and is_backward(one.value)
-            target = stored_name(one) or (stored(one.target) or {""}).pop() if isinstance(one, ast.AugAssign) else ""
-            target = target or stored_name(one)
+            target = (stored(one.target) or {""}).pop() if isinstance(one, ast.AugAssign) else stored_name(one)
             plain = not any(isinstance(part, ast.Attribute) and part.attr in ("item", "data") for part in walk(one))
             return whole or (bool(LOSS.search(target)) and plain)
         if name in stored(one):

@@ -25,6 +25,20 @@ CASES = {
             term_loss = F.mse_loss(one, y)  # expect: GL717
         real_loss = term_loss / 3
         total = real_loss + x.mean()""",
+    "the last term, times a weight": """
+        term_loss = 0.0
+        for score in scores:
+            one = score.flatten()
+            term_loss = F.mse_loss(one, y)  # expect: GL717
+        term_loss *= 3
+        real_loss = x.mean() + term_loss
+        total = real_loss""",
+    "each term, and their sum times a weight": """
+        term_loss = 0.0
+        for score in scores:
+            term_loss += F.mse_loss(score, y)
+        term_loss *= 3
+        total = term_loss""",
     "after the branch": """
         if isinstance(scores, list):
             for score in scores:

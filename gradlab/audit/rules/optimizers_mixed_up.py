@@ -24,7 +24,6 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     if not loop.optimizers():
         yield from never_stepped(loop)
         return
-    kinds = [event.kind for event in loop.events]
     for i, event in enumerate(loop.events):
         optimizer = event.value
         if event.kind != "zero" or optimizer is None or optimizer.kind != "optimizer" or optimizer.choice:
@@ -32,7 +31,8 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         if anonymous(optimizer):
             continue
         stepped = any(same(optimizer, one) for one in loop.optimizers())
-        if not stepped and kinds[i:].count("backward") and "step" in kinds[i:] and never_used(event):
+        ahead = any(later.kind == "backward" for later in loop.events[i:])
+        if not stepped and ahead and never_used(event):
             yield event.path, event.node
 
 

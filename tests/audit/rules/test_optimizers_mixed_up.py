@@ -25,6 +25,20 @@ class Pair:
 """
 CASES = {
     "another one steps": MADE + GAN.format(mark="# expect: GL713", stepped="first"),
+    "the last one never steps": MADE
+    + """
+class Agent:
+    def __init__(self):
+        self.weight = torch.zeros(1, requires_grad=True)
+        self.third = torch.optim.Adam([self.weight], lr=0.1)
+    def update(self, x, learns):
+        first.zero_grad()
+        judge(x).mean().backward()
+        first.step()
+        if learns:
+            self.third.zero_grad()  # expect: GL713
+            (self.weight * x.mean()).mean().backward()
+""",
     "each steps": MADE + GAN.format(mark="", stepped="second"),
     "another method steps": MADE
     + GAN.format(mark="", stepped="first")

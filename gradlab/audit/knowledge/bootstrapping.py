@@ -56,11 +56,13 @@ def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> froz
     """A regression to data and a discounted prediction of the same network, of another input."""
     if not REGRESSION.fullmatch(maker) or len(args) < 2:
         return NO_ROOTS
-    prediction, aim = args[0], unmoved(args[1])
-    passes = [[e for e in sources(one) if e.value is not None] for one in (prediction, aim)]
-    same = {e.value.root() for e in passes[0]} & {e.value.root() for e in passes[1]}  # type: ignore[union-attr]
-    other = {id(e) for e in passes[1]} - {id(e) for e in passes[0]}
-    return marked(engine, node, "target", aim) if same and other and with_data(aim, True) else NO_ROOTS
+    for prediction, aim in ((args[0], unmoved(args[1])), (args[1], unmoved(args[0]))):
+        passes = [[e for e in sources(one) if e.value is not None] for one in (prediction, aim)]
+        same = {e.value.root() for e in passes[0]} & {e.value.root() for e in passes[1]}  # type: ignore[union-attr]
+        other = {id(e) for e in passes[1]} - {id(e) for e in passes[0]}
+        if same and other and with_data(aim, True):
+            return marked(engine, node, "target", aim)
+    return NO_ROOTS
 
 
 def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:

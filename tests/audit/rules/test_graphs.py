@@ -428,6 +428,7 @@ agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
 for x, after, reward, done in loader:
     target = reward + 0.9 * value(after) * done
     loss = F.smooth_l1_loss(value(x), target)  # expect: GL718
+    loss = loss + F.mse_loss(target, value(x))  # expect: GL718
     chosen = torch.distributions.Categorical(logits=policy(x))
     action = chosen.sample()
     gain = reward - value(x)

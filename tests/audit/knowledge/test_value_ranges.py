@@ -27,6 +27,17 @@ for x, y in loader:
     loss = -torch.log(shares[range(len(y)), y]).mean()  # expect: GL601
 """
     + STEP,
+    "logs of a softmax in a list": """
+for x, y in loader:
+    kept, terms, safe = [], [], []
+    for part in x:
+        kept.append(torch.log(F.softmax(model(part), 0)[0]))  # expect: GL601
+        safe.append(F.log_softmax(model(part), 0)[0])
+    for one, gain in zip(kept, y):
+        terms.append(-one * gain)
+    loss = torch.stack(terms).sum() - torch.stack(safe).sum()
+"""
+    + STEP,
     "log of a share that a clamp or an eps keeps from zero": """
 for x, y in loader:
     shares = model(x).softmax(1)

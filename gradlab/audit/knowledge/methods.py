@@ -188,7 +188,7 @@ def no_sync(call: CallSite, owner: Value | None) -> Value:
 def module_method(call: CallSite, owner: Value) -> Value | None:
     """A method of a network, of a loss module or of an object of the project's."""
     name, engine = call.name, call.engine
-    if name == "module":
+    if name == "module" or name in owner.attributes:
         return None
     if name == "zero_grad":
         call.emit("zero", owner)

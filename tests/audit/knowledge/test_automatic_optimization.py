@@ -11,7 +11,7 @@ from collections import OrderedDict
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net, self.rows = nn.Linear(8, 4), []
+        self.net, self.rows, self.loss = nn.Linear(8, 4), [], nn.CrossEntropyLoss()
     def training_step(self, batch, index):
         x, y = batch
         p = torch.sigmoid(self.net(x))
@@ -30,6 +30,7 @@ CASES = {
     "a log in an ordered dictionary": 'return OrderedDict({"loss": -p.log().mean()})  # expect: GL601',
     "a log in a dictionary of pairs": 'return dict([("loss", -p.log().mean()), ("n", 1)])  # expect: GL601',
     "a log in the first of two losses": FIRST,
+    "a loss function that is called loss": "return self.loss(p, y)  # expect: GL609",
     "a loss kept": "loss = F.mse_loss(p, y); self.rows.append(loss); return loss  # expect: GL605",
 }
 

@@ -142,9 +142,9 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
         return Value("groups", of=value)
     if value.kind == "optimizer" and name == "defaults":
         return Value("dict")  # of settings
-    if value.kind == "tensor" and name in ("data", "values"):
+    if value.kind == "tensor" and name == "data":
         return Value("detached", cut=node, cut_path=engine.module.path)
-    if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):
+    if value.kind == "tensor" and (name in ("loss", "logits", "values") or is_loss(engine, node)):
         return value.derived("tensor", name, traced=value.traced)
     if value.kind == "tensor" and value.forward is not None and name not in PLAIN:
         piece = take_apart(value, name)

@@ -10,6 +10,7 @@ from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.freezing import renew
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import assign_gradient
+from gradlab.audit.knowledge.tensor_methods import detached
 from gradlab.audit.trace.iterables import (
     OTHERS,
     collected,
@@ -50,6 +51,12 @@ def set_attribute(call: CallSite) -> Value | None:
         return Value("none", "None")
     call.args[0].attributes[word] = call.args[2]
     return Value("none", "None")
+
+
+def as_number(call: CallSite) -> Value | None:
+    """`float(loss)` is `loss.item()`."""
+    tensor = call.first is not None and call.first.kind == "tensor"
+    return detached(call.engine, call.node, call.first) if tensor else None
 
 
 def executed(call: CallSite) -> None:
@@ -131,6 +138,7 @@ NAMES: dict[str, Callable[[CallSite], Value | None]] = {
     "functools.partial": partial,
     "partial": partial,
     "exec": executed,
+    "float": as_number,
 }
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),

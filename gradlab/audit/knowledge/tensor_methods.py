@@ -37,8 +37,7 @@ FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 def tensor_method(call: CallSite, owner: Value) -> Value:
     name, node = call.name, call.node
     if name in DETACHED and not (name == "sample" and call.keywords.keys() - {"sample_shape"}):  # a project's own
-        made = detached(call.engine, node)
-        made.numbers = (owner.derived("tensor", cut=node, cut_path=made.cut_path),) if name == "item" else ()
+        made = detached(call.engine, node, owner if name == "item" else None)
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made
@@ -70,9 +69,11 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
     return made
 
 
-def detached(engine: Engine, node: ast.AST) -> Value:
-    """The numbers of a tensor, without its graph."""
-    return Value("detached", cut=node, cut_path=engine.module.path)
+def detached(engine: Engine, node: ast.AST, of: Value | None = None) -> Value:
+    """The numbers of a tensor, without its graph; of: the tensor, where it becomes one of Python's numbers."""
+    made = Value("detached", cut=node, cut_path=engine.module.path)
+    made.numbers = (of.derived("tensor", cut=node, cut_path=made.cut_path),) if of is not None else ()
+    return made
 
 
 def leaf(engine: Engine, node: ast.AST) -> Value:

@@ -55,6 +55,15 @@ for x, y in loader:
     first.step()
     second.step()
 """,
+    "a term is only a number": """
+for x, y in loader:
+    out = model(x)
+    loss = F.cross_entropy(out, y) + 0.1 * float(out.square().mean())  # expect: GL615
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(float(loss))
+""",
     "a penalty of derivatives with a graph": PENALTY.format(flag=", create_graph=True"),
     "and without": PENALTY.format(flag="").replace("x)[0]", "x)[0]  # expect: GL615"),
     "with the flag of a caller": PENALTY.format(flag=", create_graph=self.net.training"),

@@ -8,6 +8,7 @@ from typing import Any
 from gradlab.audit.knowledge.context_regions import SYNC_FLAG
 from gradlab.audit.knowledge.freezing import freeze, renew
 from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
+from gradlab.audit.knowledge.tensor_methods import own_gradient
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
@@ -79,9 +80,9 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
             value.within = owner
     if target.attr == "requires_grad":
         owner.own_weight = owner.kind == "unknown" and owner.made and owner.traced and value.value is True
+        if value.value is True:
+            own_gradient(owner)
         owner.traced = False
-        if owner.kind == "detached" and value.value is True:
-            owner.update(kind="unknown", leaf=target, cut=None, cut_path=engine.module.path)
         freeze(engine, owner, value.kind == "number" and value.value is False)
     if target.attr == "last_epoch" and not engine.branches:
         owner.rewound = True

@@ -22,14 +22,17 @@ DETACHED = {
     *("sample", "size", "dim", "numel", "isnan", "isinf", "isfinite"),
 }
 """Methods whose results have no gradient."""
-MOVED = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "requires_grad_"}
+MOVED = {
+    *("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "requires_grad_"),
+    *("view", "reshape", "squeeze", "unsqueeze", "flatten"),
+}
 """Methods whose results are the same numbers."""
 OF_ONE = MOVED - {"requires_grad_"} | {
-    *("view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "flatten", "contiguous", "t", "expand"),
+    *("transpose", "permute", "contiguous", "t", "expand"),
     *("sum", "mean", "max", "min", "log_softmax", "softmax", "sigmoid", "tanh", "exp", "log", "abs", "norm", "relu"),
 }
 """Methods whose arguments are no tensors."""
-LINEAR = MOVED | {"view", "reshape", "squeeze", "unsqueeze", "flatten", "sum", "mean", "nansum", "neg"}
+LINEAR = MOVED | {"sum", "mean", "nansum", "neg"}
 """Methods of a sum whose results are the sums of the terms' own."""
 FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 
@@ -41,6 +44,8 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made
+    if name == "requires_grad_" and own_gradient(owner):
+        return owner
     if name.endswith("parameters"):
         return Value(made=True)  # of a network that is taken for its result
     if name in FACTORS and call.args:
@@ -82,11 +87,21 @@ def leaf(engine: Engine, node: ast.AST) -> Value:
 
 
 def detached_method(call: CallSite, owner: Value) -> Value:
-    if call.name == "requires_grad_":
-        return leaf(call.engine, call.node)
+    if call.name == "requires_grad_" and own_gradient(owner):
+        return owner
     if call.name == "backward" or not all(map(is_traced, call.args)):
         return Value(made=True)
     return owner.derived("detached")
+
+
+def own_gradient(value: Value) -> bool:
+    """Numbers that lost their graph are given a gradient: it goes no further. False where they may have a graph."""
+    numbers = value.kind == "detached" or (value.kind == "tensor" and value.traced and not value.origins)
+    if not numbers or value.cut is None:
+        return False
+    kind = "unknown" if value.kind == "detached" else value.kind
+    value.update(kind=kind, made=True, leaf=value.cut, cut=None, traced=False)
+    return True
 
 
 def dimensions(call: CallSite, first: int) -> set[object] | None:

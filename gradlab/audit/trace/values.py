@@ -185,7 +185,8 @@ class Value:
         assert facts.keys() <= self.__dict__.keys()
         made = Value.__new__(Value)
         number = next(births)
-        made.__dict__ = {**self.__dict__, "number": number, "birth": number, "attributes": {}, "traced": False, **facts}
+        own = {"number": number, "birth": number, "attributes": {}, "traced": False, "leaf": None}
+        made.__dict__ = {**self.__dict__, **own, **facts}
         made.kind, made.name = kind, name
         return made
 

@@ -223,6 +223,20 @@ for x, y in loader:
     loss.backward()
     opt.step()
 """,
+    "a loss that is told to have a gradient": """
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x).detach(), y)  # expect: GL712
+    loss.requires_grad = True
+    loss.backward()
+    loss = F.cross_entropy(net(x).detach(), y).requires_grad_()  # expect: GL712
+    loss.backward()
+    opt.step()
+    image = (net(x) + y).detach() + 1
+    image.requires_grad_()
+    (image - y).square().mean().backward()
+    print(image.grad)
+""",
     "a loss in a Variable of its own": """
 from torch.autograd import Variable
 for x, y in loader:

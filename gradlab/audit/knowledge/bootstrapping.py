@@ -14,6 +14,8 @@ REGRESSION = re.compile(
     r"torch\.nn\.(functional\.)?(MSELoss|L1Loss|SmoothL1Loss|HuberLoss|mse_loss|l1_loss|smooth_l1_loss|huber_loss)"
 )
 """Loss functions of PyTorch's that compare a number with what it is to be."""
+DISCOUNT = re.compile(r"gamma|discount|done|terminal", re.I)
+"""Names of what a later prediction is multiplied with; elsewhere an equation may be solved."""
 
 
 def is_likelihood(name: str, value: Value) -> bool:
@@ -56,7 +58,18 @@ def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> froz
     """A regression to data and a discounted prediction of the same network, of another input."""
     if not REGRESSION.fullmatch(maker) or len(args) < 2:
         return NO_ROOTS
-    for prediction, aim in ((args[0], unmoved(args[1])), (args[1], unmoved(args[0]))):
+    return between(engine, node, args[0], args[1])
+
+
+def error(engine: Engine, node: ast.AST, difference: Value) -> frozenset[int]:
+    """The same, where the difference of both is squared by hand."""
+    sides = unmoved(difference).made_of
+    discounts = [ast.unparse(f.node) for side in sides for part in made_of(side) for f in part.factors]
+    return between(engine, node, *sides) if len(sides) == 2 and DISCOUNT.search(" ".join(discounts)) else NO_ROOTS
+
+
+def between(engine: Engine, node: ast.AST, one: Value, two: Value) -> frozenset[int]:
+    for prediction, aim in ((one, unmoved(two)), (two, unmoved(one))):
         passes = [[e for e in sources(one) if e.value is not None] for one in (prediction, aim)]
         same = {e.value.root() for e in passes[0]} & {e.value.root() for e in passes[1]}  # type: ignore[union-attr]
         other = {id(e) for e in passes[1]} - {id(e) for e in passes[0]}

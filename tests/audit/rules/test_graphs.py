@@ -48,6 +48,7 @@ for x, y in loader:
 """
 CASES = {
     "a detached loss": LOOP.format(backward="loss.detach().backward()  # expect: GL712"),
+    "the best of the outputs": LOOP.format(backward="model(x).max(1).values.mean().backward()"),
     "a copy of a loss": LOOP.format(backward="torch.tensor(loss).backward()  # expect: GL712"),
     "the data of a loss": LOOP.format(backward="loss.data.backward()  # expect: GL712"),
     "values that are joined, or put into a tensor, behind detach()": """
@@ -429,6 +430,10 @@ for x, after, reward, done in loader:
     target = reward + 0.9 * value(after) * done
     loss = F.smooth_l1_loss(value(x), target)  # expect: GL718
     loss = loss + F.mse_loss(target, value(x))  # expect: GL718
+    later, gamma = value(after).max(1).values.unsqueeze(1), 0.9
+    loss = loss + F.mse_loss(value(x), (reward + gamma * later).unsqueeze(1))  # expect: GL718
+    loss = loss + (reward + gamma * later - value(x)).pow(2).mean()  # expect: GL718
+    loss = loss + ((value(x) - (reward + gamma * later)) ** 2).mean()  # expect: GL718
     chosen = torch.distributions.Categorical(logits=policy(x))
     action = chosen.sample()
     gain = reward - value(x)
@@ -453,6 +458,9 @@ for x, after, reward, done in loader:
     loss = loss - (chosen.log_prob(chosen.sample()) * gain.detach()).mean() + gain.square().mean()
     loss = loss - (F.log_softmax(value(x) - reward, -1) * F.log_softmax(policy(x), -1)).mean()
     loss = loss + F.mse_loss(value(x), reward * (0.9 * value(after)))
+    loss = loss + (value(x) - (1 - 0.1 * done) * value(after) - reward).square().mean()
+    gamma = 0.9
+    loss = loss + (value(x) - (reward + gamma * value(after)).detach()).square().mean()
     loss = loss + ((F.log_softmax(policy(x), -1) - reward) * F.log_softmax(policy(x), -1)).mean()
     agent.zero_grad()
     loss.backward()

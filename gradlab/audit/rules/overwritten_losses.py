@@ -1,4 +1,4 @@
-"""Losses of a loop that are overwritten in each iteration, so that only the last one goes backward."""
+"""Losses that are overwritten before they are used, as in each iteration of a loop: only the last one goes backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from gradlab.audit.source.syntax import called_name, walk
 
 LOSS = re.compile(r"loss|criterion|entropy|mse|bce|nll", re.I)
 """Names of losses, and of functions that compute them."""
-BLOCKS: tuple[type[ast.For | ast.With | ast.If | ast.FunctionDef], ...] = (ast.For, ast.With, ast.If, ast.FunctionDef)
+FUNCTION = re.compile(r"criterion|(entropy|loss|_logits|loss_f\w*)$", re.I)
+"""Names of functions that compute a loss, and do nothing with it."""
+Block = ast.For | ast.While | ast.With | ast.If | ast.FunctionDef
+BLOCKS: tuple[type[Block], ...] = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef)
+GOING = ("backward", "manual_backward")
 LEAVING = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
 
@@ -20,9 +24,7 @@ LEAVING = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 def overwritten(module: Module) -> Iterator[ast.AST]:
     if "backward" not in module.source.text:
         return
-    nodes: list[ast.For | ast.With | ast.If | ast.FunctionDef] = [
-        node for kind in BLOCKS for node in module.source.nodes.of(kind)
-    ]
+    nodes: list[Block] = [node for kind in BLOCKS for node in module.source.nodes.of(kind)]
     blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
     around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
     for node, block in blocks:
@@ -37,11 +39,13 @@ def behind(node: ast.stmt, around: Mapping[int, tuple[ast.stmt, list[ast.stmt]]]
 
 
 def is_backward(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GOING
 
 
 def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
     for i, loop in enumerate(block):
+        if replaced(loop, block[i + 1 :]):
+            yield loop
         if isinstance(loop, ast.For) and not any(isinstance(part, LEAVING) or is_backward(part) for part in walk(loop)):
             for one in statements(loop.body):
                 name = stored_name(one)
@@ -52,6 +56,17 @@ def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
                     and goes_on(name, [*block[i + 1 :], *after])
                 ):
                     yield one
+
+
+def replaced(made: ast.stmt, rest: list[ast.stmt]) -> bool:
+    """Whether the result of a loss function has a name that is bound to something else before it is used."""
+    name = stored_name(made)
+    if not LOSS.search(name) or not isinstance(made, ast.Assign) or not FUNCTION.search(called_name(made.value)):
+        return False
+    for i, one in enumerate(rest):
+        if name in loaded(one) | stored(one):
+            return stored_name(one) == name and name not in loaded(one) and goes_on(name, rest[i + 1 :], False)
+    return False
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -92,16 +107,21 @@ def thrown_away(made: ast.stmt, name: str, loop: ast.For) -> bool:
     return not loaded(made.value) & own - fresh and bool(needed & stored(loop.target))
 
 
-def goes_on(name: str, rest: list[ast.stmt]) -> bool:
-    """Whether the last one goes backward, or into another loss."""
+def goes_on(name: str, rest: list[ast.stmt], into_loss: bool = True) -> bool:
+    """Whether the last one goes backward, by itself or in what is computed from it; into_loss: or into another loss."""
+    carrying = {name}
     for one in rest:
-        if isinstance(one, ast.AugAssign) and stored(one.target) == {name}:
+        if isinstance(one, ast.AugAssign) and stored(one.target) & carrying:
             continue  # times a weight: it is the same loss
-        if name in loaded(one):
-            whole = isinstance(one, ast.Expr) and is_backward(one.value)
+        if loaded(one) & carrying:
+            if isinstance(one, ast.Expr) and is_backward(one.value):
+                return True
             target = (stored(one.target) or {""}).pop() if isinstance(one, ast.AugAssign) else stored_name(one)
-            plain = not any(isinstance(part, ast.Attribute) and part.attr in ("item", "data") for part in walk(one))
-            return whole or (bool(LOSS.search(target)) and plain)
-        if name in stored(one):
-            return False
+            if any(isinstance(part, ast.Attribute) and part.attr in ("item", "data", "detach") for part in walk(one)):
+                target = ""
+            if into_loss and LOSS.search(target):
+                return True
+            carrying |= {target} - {""}
+        else:
+            carrying -= stored(one)
     return False

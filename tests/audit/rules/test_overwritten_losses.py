@@ -39,6 +39,28 @@ CASES = {
             term_loss += F.mse_loss(score, y)
         term_loss *= 3
         total = term_loss""",
+    "the last term, in a sum of another name": """
+        extra = 0
+        for score in scores:
+            extra_loss = F.mse_loss(score, y)  # expect: GL717
+        extra = 0.1 * extra_loss
+        total = x.mean() + extra""",
+    "a loss that another takes the place of": """
+        loss = F.cross_entropy(scores, y)  # expect: GL717
+        weight = 0.1
+        loss = weight * scores.square().mean()
+        total = loss""",
+    "a loss that another may take the place of, or is used before": """
+        loss = F.cross_entropy(scores, y)
+        if x.mean() > 0:
+            loss = F.mse_loss(scores, y)
+        total = loss
+        loss = F.l1_loss(scores, y)
+        print(loss.item())
+        loss = F.l1_loss(scores, y)
+        total = total + loss
+        loss = F.l1_loss(scores, y)
+        loss = F.l1_loss(scores, x).item()""",
     "after the branch": """
         if isinstance(scores, list):
             for score in scores:

@@ -114,7 +114,7 @@ def append(call: CallSite, owner: Value) -> Value:
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark}
-    if owner.kind == "list" and call.name == "append" and value.kind == "tensor":
+    if owner.kind == "list" and call.name == "append" and any(v.kind == "tensor" for v in members(value)):
         owner.appended = owner.appended or value
     if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
         owner.items = [*owner.items, value]

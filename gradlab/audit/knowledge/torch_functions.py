@@ -84,7 +84,7 @@ def torch_function(call: CallSite) -> Value:
 def added_up(call: CallSite) -> Value | None:
     """Python's own sum() of a list of losses; of a list that a loop fills, as of its first."""
     over = call.args[0] if call.args else Value()
-    if over.kind == "list" and over.appended is not None and not over.items:
+    if over.kind == "list" and over.appended is not None and over.appended.kind == "tensor" and not over.items:
         return over.appended.derived("tensor", roots=over.appended.roots | over.marks)
     if over.kind == "tensor" and goes_over_terms(call.node.args[0]):
         return over.derived("tensor")

@@ -96,8 +96,8 @@ def element(over: Value) -> Value:
         return Value("index", "i", stop=over.stop, stride=over.stride, of_loop=True)
     if over.kind == "list" and over.items:
         return over.items[0]
-    if over.kind == "list" and over.appended is not None:
-        return over.appended.derived("tensor", roots=over.appended.roots | over.marks, opaque=True)
+    if over.kind == "list" and (first := over.appended) is not None:
+        return first if first.items else first.derived("tensor", roots=first.roots | over.marks, opaque=True)
     if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):
         return over
     if over.kind == "zipped":

@@ -444,6 +444,20 @@ for x, after, reward, done in loader:
     loss.backward()
     agent.step()
 """,
+    "advantages of what is kept in a list": """
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for episode in loader:
+    kept, terms = [], []
+    for x in episode:
+        kept.append((F.log_softmax(policy(x), -1), value(x)))
+    for (chosen, worth), reward in zip(kept, rewards):
+        terms.append(-chosen * (reward - worth))  # expect: GL711
+        terms.append(-chosen * (reward - worth.item()) + (reward - worth).square())
+    agent.zero_grad()
+    torch.stack(terms).sum().backward()
+    agent.step()
+""",
     "targets of a copy, detached advantages, and a step along a flow": """
 import copy
 value, policy = nn.Linear(8, 1), nn.Linear(8, 4)

@@ -30,6 +30,8 @@ LOGITS = re.compile(
     r"|binary_cross_entropy_with_logits)"
 )
 """Loss functions of PyTorch's that take no probabilities."""
+SHARES = re.compile(r"torch\.nn\.(functional\.)?(NLLLoss|BCELoss|nll_loss|binary_cross_entropy)")
+"""Those that take probabilities, or their logarithms."""
 TARGETS = re.compile(r"(^|[_.\['\"])(targets?|labels?|gt|truth|tgt|trg|y|ys|y_true)(_\w+)?(['\"]\])?$", re.I)
 """Names of what a prediction is compared with."""
 
@@ -86,8 +88,9 @@ def loss(
         **(provenance(engine, node, predictions(args, maker)) if not guessed or records(engine) is False else {}),
     )
     first = args[0] if args else None
-    if first is not None and LOGITS.fullmatch(maker) and value_ranges.is_share(first):
-        event = value_ranges.emit_unstable(engine, node, "probabilities", first)
+    raw = first is not None and SHARES.fullmatch(maker) and value_ranges.is_raw(first)
+    if raw or (first is not None and LOGITS.fullmatch(maker) and value_ranges.is_share(first)):
+        event = value_ranges.emit_unstable(engine, node, "input", *args[:1])
         made.roots = made.roots | value_ranges.tokens_of(event)
     made.roots = made.roots | bootstrapping.target(engine, node, maker, args)
     if not maker.startswith("torch.nn"):

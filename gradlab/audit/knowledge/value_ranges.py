@@ -61,6 +61,11 @@ def is_share(value: Value) -> bool:
     return value.kind == "tensor" and value.range == "share" and (not value.made_of or moved)
 
 
+def is_raw(value: Value) -> bool:
+    """Whether a value is surely the output of a last layer without an activation, in another shape or not."""
+    return value.kind == "tensor" and value.range == "any" and not value.choice and value.source == "model"
+
+
 def product(values: list[Value]) -> str:
     """The range of a product of matrices."""
     words = {v.range for v in values if v.kind == "tensor"}

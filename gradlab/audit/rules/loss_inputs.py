@@ -1,4 +1,4 @@
-"""Probabilities given to a loss function that takes logits, or their logarithms."""
+"""Probabilities given to a loss function that takes logits, or their logarithms, and logits where these belong."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from gradlab.audit.trace.scenarios import Scenario
 
 
 @scenario_rule("GL609")
-def probabilities_as_logits(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "probabilities")
+def loss_input(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "input")

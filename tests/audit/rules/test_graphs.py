@@ -386,6 +386,9 @@ for x, y in loader:
     loss = loss + criterion(net(x), y)  # expect: GL609
     loss = loss + binary(out.sigmoid(), y)  # expect: GL609
     loss = loss + F.nll_loss(F.softmax(out, -1), y)  # expect: GL609
+    loss = loss + F.nll_loss(out.view(-1, 4), y)  # expect: GL609
+    loss = loss + F.binary_cross_entropy(out[:, 0], y)  # expect: GL609
+    loss = loss + F.nll_loss(out - out.logsumexp(-1, keepdim=True), y) + F.binary_cross_entropy(out.clamp(0, 1), y)
     loss.backward()
     optimizer.step()
 """,

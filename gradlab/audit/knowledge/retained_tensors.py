@@ -14,7 +14,8 @@ from gradlab.audit.trace.values import Event, Value, births
 
 def retain(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:
     """Emit that `value` goes into `target`; returns a mark of the sum, None where no tensor with a graph is kept."""
-    tensors = all(v.kind == "tensor" and v.roots for v in [value, *members(value)])
+    tensors = all(v.kind == "tensor" and v.roots for v in members(value) or [value])
+    value = value.items[0] if value.kind == "list" and tensors else value  # losses += [loss]
     if old.kind not in ("number", "unknown", "list", "tensor") or not tensors or engine.without_gradient:
         return None
     began = 0 if old.kind == "tensor" else old.birth if old.before is None else old.before

@@ -88,6 +88,8 @@ for x, y in loader:
     out = model(x)
     loss = out.sum() + 1
     log.append(out.mean())  # expect: GL605
+    log += [out.mean()]  # expect: GL605
+    log += [out.mean().item()]
     seen.append(out)
 """
     + STEP,

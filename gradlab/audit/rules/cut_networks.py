@@ -60,7 +60,7 @@ def cuts(forward: Function, made: dict[str, str], once: set[str]) -> Iterator[as
         for one in statement.body if isinstance(statement, ast.With) else [statement]:
             target = one.targets[0] if isinstance(one, ast.Assign) else None
             if isinstance(one, ast.Assign) and isinstance(target, ast.Name):
-                call, detached = one.value, undetached(one.value)
+                call, detached = one.value, undetached(one, forward.body[i - 1 : i])
                 name = layer_of(detached or call)
                 weights = WEIGHTS.search(made.get(name, "")) or names(one.value) & learnt
                 if (without or detached) and weights and name in once:
@@ -81,11 +81,14 @@ def names(node: ast.AST) -> set[str]:
     return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
-def undetached(node: ast.expr) -> ast.Call | None:
-    """`layer(x)` of `layer(x).detach()`."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
-        return node.func.value if isinstance(node.func.value, ast.Call) else None
-    return None
+def undetached(made: ast.Assign, before: list[ast.stmt]) -> ast.Call | None:
+    """`layer(x)` of `layer(x).detach()`, and of `x = layer(x)` with `x = x.detach()` right behind it."""
+    func = made.value.func if isinstance(made.value, ast.Call) else None
+    result = func.value if isinstance(func, ast.Attribute) and func.attr == "detach" else None
+    name = dotted(made.targets[0])
+    if isinstance(result, ast.Name) and result.id == name and before and isinstance(before[0], ast.Assign):
+        result = before[0].value if dotted(before[0].targets[0]) == name else None
+    return result if isinstance(result, ast.Call) else None
 
 
 def layer_of(node: ast.expr) -> str:

@@ -605,6 +605,12 @@ CASES |= {
     "a network that cuts its own graph": NETWORK.format(
         second="x = self.second(x).detach()  # expect: GL712", last=GOES_ON
     ),
+    "a network that cuts its own graph in a line of its own": NETWORK.format(
+        second="x = self.second(x)\n        x = x.detach()  # expect: GL712", last=GOES_ON
+    ),
+    "a network whose layer's result is used before it is cut": NETWORK.format(
+        second="x = self.second(x)\n        self.kept = x.mean()\n        x = x.detach()", last=GOES_ON
+    ),
     "a network that cuts its own graph in a block": NETWORK.format(
         second="with torch.no_grad():\n            x = self.second(x)  # expect: GL712", last=GOES_ON
     ),

@@ -42,14 +42,21 @@ def layer_cut_off(module: Module) -> Iterator[ast.AST]:
 def layers(init: Function, known: Mapping[str, ast.AST]) -> dict[str, str]:
     """The texts of the layers that are made in __init__, and of the classes and methods that make them, by name."""
     found: dict[str, str] = {}
-    for node in init.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            owner, _, name = dotted(node.targets[0]).rpartition(".")
-            if owner == "self":
-                makers = {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in walk(node.value)}
-                texts = [ast.unparse(known[maker]) for maker in sorted(makers) if maker in known]
-                found[name] = "\n".join([ast.unparse(node.value), *texts])
+    for target, value in (pair for node in init.body if isinstance(node, ast.Assign) for pair in pairs(node)):
+        owner, _, name = dotted(target).rpartition(".")
+        if owner == "self" and isinstance(value, ast.Call):
+            makers = {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in walk(value)}
+            texts = [ast.unparse(known[maker]) for maker in sorted(makers) if maker in known]
+            found[name] = "\n".join([ast.unparse(value), *texts])
     return found
+
+
+def pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """What an assignment binds to what, one by one: `self.a, self.b = A(), B()`."""
+    target = node.targets[0]
+    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+        return list(zip(target.elts, node.value.elts))
+    return [(target, node.value)]
 
 
 def cuts(forward: Function, made: dict[str, str], once: set[str]) -> Iterator[ast.AST]:

@@ -102,7 +102,8 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     trained = [m for o in optimizers for m in o.trained]
     for clip in scenario.of("clip"):
         value = clip.event.value
-        if value is None or value.kind != "params" or not known(tuple(clipped := every(value))):
+        clipped = held_by(value) if value is not None and value.kind in ("params", "optimizer") else []
+        if not known(tuple(clipped)):
             continue
         if not all(known((m,)) or handed_in_before(m, clipped) for m in trained):
             continue
@@ -127,8 +128,7 @@ def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) 
     """The step behind a clip of gradients that are zeroed before their own, if nothing is clipped for that step."""
 
     def about(one: Occurrence, models: Iterable[Value]) -> bool:
-        value = one.event.value
-        held = (value.trained if value.kind == "optimizer" else every(value)) if value is not None else ()
+        held = held_by(one.event.value) if one.event.value is not None else ()
         return any(overlap(model, other) for model in models for other in held)
 
     before = [s for s in scenario.before(clip) if s.kind in ("backward", "step")]
@@ -140,8 +140,15 @@ def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) 
         return None
     if own is None and any(about(s, clipped) for s in scenario.of("step")):
         return None
-    around = [s for s in scenario.steps if s.k == step.k and s.kind == "clip"]
-    return None if any(about(s, step.event.value.trained) for s in around if step.event.value) else step
+    places = scenario.places
+    last = max((places[id(s)] for s in scenario.before(step) if s.kind == "step"), default=0)
+    own_clips = [s for s in scenario.steps[last : places[id(step)]] if s.kind == "clip"]
+    return None if any(about(s, step.event.value.trained) for s in own_clips if step.event.value) else step
+
+
+def held_by(value: Value) -> list[Value]:
+    """The networks whose weights an optimizer has, or that parameters are of."""
+    return [*value.trained] if value.kind == "optimizer" else every(value)
 
 
 def known(models: tuple[Value, ...]) -> bool:

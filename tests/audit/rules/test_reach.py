@@ -605,6 +605,47 @@ CASES |= {
     "a network that cuts its own graph": NETWORK.format(
         second="x = self.second(x).detach()  # expect: GL712", last=GOES_ON
     ),
+    "a network of two layers that are made in one line": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        x = self.first(x).detach()  # expect: GL712
+        return self.last(x)
+""",
+    "clips of two networks that are mixed up": """
+opposite = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    nn.utils.clip_grad_norm_(other.parameters(), 1.0)  # expect: GL705
+    opt.step()
+    opposite.zero_grad()
+    F.cross_entropy(other(x), y).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL705
+    opposite.step()
+""",
+    "clips of another optimizer in Lightning": """
+import lightning
+class Pair(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.judge = nn.Linear(8, 8), nn.Linear(8, 1)
+    def training_step(self, batch, index):
+        one, two = self.optimizers()
+        one.zero_grad()
+        self.manual_backward(-self.judge(self.maker(batch)).mean())
+        self.clip_gradients(two, gradient_clip_val=1.0)  # expect: GL705
+        one.step()
+        two.zero_grad()
+        self.manual_backward(self.judge(self.maker(batch).detach()).mean())
+        self.clip_gradients(two, gradient_clip_val=1.0)
+        two.step()
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.maker.parameters(), lr=0.1), torch.optim.SGD(self.judge.parameters(), lr=0.1)]
+""",
     "a network that cuts its own graph in a line of its own": NETWORK.format(
         second="x = self.second(x)\n        x = x.detach()  # expect: GL712", last=GOES_ON
     ),

@@ -16,7 +16,7 @@ from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several, spend
 from gradlab.audit.trace.provenance import is_traced, take_apart
-from gradlab.audit.trace.values import Scope, Value
+from gradlab.audit.trace.values import NO_ROOTS, UNSET, Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
@@ -49,6 +49,10 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         made = value.derived("tensor", made_of=(), unsure=unsure, traced=value.traced, pieces=own)
         if named and not PREDICTION.search(text):
             made.range = ""  # how many there were, perhaps
+        if value.entries and key in value.entries:
+            made.range, own = value.entries[key]
+            others = NO_ROOTS.union(*(tokens for _, tokens in value.entries.values()))
+            made.update(entries=UNSET, roots=value.roots - others | own)
         return made
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)

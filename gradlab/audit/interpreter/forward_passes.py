@@ -37,6 +37,8 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     made.roots = made.roots | tokens(engine, result)
     if result.kind == "list":
         made.outputs = tuple((output_range(item), tokens(engine, item), item.reduction) for item in result.items)
+    elif result.kind == "dict":
+        made.entries = {key: (output_range(item), tokens(engine, item)) for key, item in result.attributes.items()}
     elif result.kind == "detached" and result.cut is not None:  # whatever it returns
         made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path)
     elif result.kind == "tensor":
@@ -64,7 +66,7 @@ def enter_pass(
 
 
 def tokens(engine: Engine, value: Value) -> frozenset[int]:
-    return roots_of(value.items if value.kind == "list" else [value]) & engine.tokens
+    return roots_of(value.items if value.kind in ("list", "dict") else [value]) & engine.tokens
 
 
 def output_range(value: Value) -> str:

@@ -168,6 +168,7 @@ class Value:
     derivative: bool = False  # of torch.autograd.grad
     range: str = ""  # a word of knowledge.value_ranges
     outputs: tuple[tuple[str, frozenset[int], object], ...] = ()  # of a network: each part's range, roots, reduction
+    entries: Mapping[str, tuple[str, frozenset[int]]] = UNSET  # the same of a dictionary, by key
     linear: bool = False  # a model's output, shifted or times something
     compared: frozenset[int] | None = None  # roots of the output whose difference from data it is
     exp_event: Event | None = None  # the event of an exp() that may overflow

@@ -392,6 +392,23 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 """,
+    "probabilities of a dictionary": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+    def forward(self, x):
+        out = self.body(x)
+        return {"logits": out, "probs": out.softmax(-1), "log": torch.log(out.softmax(-1))}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    out = net(x)
+    loss = F.cross_entropy(out["logits"], y) + F.nll_loss(out["probs"], y)  # expect: GL609
+    loss.backward()
+    optimizer.step()
+""",
     "logits, multiples of probabilities, and what may be either": """
 class Net(nn.Module):
     def __init__(self, ends):

@@ -8,6 +8,7 @@ from gradlab.audit.rules.ownership import concerns
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import may_hold, uncertain
 from gradlab.audit.rules.scaler import both_ways, scaler_of, since_step
+from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -30,9 +31,25 @@ def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
         if backward is None or backward.event.through is not None or backward.event.value is None:
             continue
         if others and not own_loss(scenario, step):
+            yield from beside_scaled(scenario, step)
             continue
         if unscaled(scenario.loop, backward.event.value, others):
             yield Hit(backward, (step,), when=scaler.enabled)
+
+
+def beside_scaled(scenario: Scenario, step: Occurrence) -> Iterator[Hit]:
+    """Losses that come from one forward pass with a loss that is scaled: their gradients are added up."""
+    passes: list[tuple[Occurrence, Value]] = []
+    for one in since_step(scenario, step):
+        if one.kind == "zero" and concerns(scenario.loop, one, step.event.value) is not False:
+            break
+        if one.kind == "backward" and one.event.value is not None:
+            passes.append((one, one.event.value))
+    scaled = {id(event) for one, value in passes if scaler_of(one) for event in sources(value)}
+    for one, value in passes:
+        plain = one.event.through is None and not scaler_of(one) and unscaled(scenario.loop, value, True)
+        if plain and any(id(event) in scaled for event in sources(value)):
+            yield Hit(one, (step,))
 
 
 def past_apex(scenario: Scenario) -> Iterator[Hit]:

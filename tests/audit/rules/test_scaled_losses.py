@@ -56,6 +56,19 @@ CASES = {
         loss = 0.5 * mine
         loss.backward()  # expect: GL207
         scaler.step(second)""",
+    "two of one forward pass, one of them scaled": """
+        first.zero_grad()
+        smooth = fake.square().mean()
+        scaler.scale(other).backward(retain_graph=True)
+        smooth.backward()  # expect: GL207
+        scaler.step(first)""",
+    "two of one forward pass, both scaled": """
+        first.zero_grad()
+        smooth = fake.square().mean()
+        scaler.scale(other).backward(retain_graph=True)
+        (scaler.get_scale() * smooth).backward(retain_graph=True)
+        scaler.scale(smooth).backward()
+        scaler.step(first)""",
     "both scaled": """
         second.zero_grad()
         scaler.scale(mine).backward()

@@ -98,7 +98,8 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
     items = value.items if value.kind == "list" else []
     name = dotted(part)
     if len(items) == count:
-        if items[i].kind == "unknown" and items[i].made and not items[i].name and name:
+        unnamed = (items[i].made and not items[i].name) or items[i].prepared is not None
+        if items[i].kind == "unknown" and unnamed and name:
             name_result(engine, part, items[i])
         return items[i]
     if value.kind == "optimizer":

@@ -6,6 +6,17 @@ import pytest
 from audited_snippets import assert_marked
 
 CASES = {
+    "what Accelerate prepares has other names before": """
+from accelerate import Accelerator
+def train(args):
+    accelerator = Accelerator()
+    net, opt, batches = accelerator.prepare(args.net, args.optim, args.data)
+    for i, (x, y) in enumerate(batches):
+        accelerator.backward(F.cross_entropy(net(x), y))  # expect: GL301
+        if i % args.n == args.n - 1 or i == len(batches) - 1:
+            opt.step()
+            opt.zero_grad()
+""",
     "divided once, when the window is complete": """
 n = 4
 batches = iter(loader)

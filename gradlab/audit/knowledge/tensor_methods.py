@@ -83,11 +83,6 @@ def detached(engine: Engine, node: ast.AST, of: Value | None = None) -> Value:
     return made
 
 
-def leaf(engine: Engine, node: ast.AST) -> Value:
-    """Numbers without a graph that get a gradient of their own."""
-    return Value(made=True, leaf=node, cut_path=engine.module.path)
-
-
 def detached_method(call: CallSite, owner: Value) -> Value:
     if call.name == "requires_grad_" and own_gradient(owner):
         return owner

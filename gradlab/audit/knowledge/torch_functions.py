@@ -9,7 +9,7 @@ from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
-from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, leaf
+from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, own_gradient
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.tensors import reduction, roots_of, tensor
@@ -42,7 +42,10 @@ def torch_function(call: CallSite) -> Value:
     first = call.first
     numbers = first is not None and (first.kind == "detached" or (tail == "Variable" and first.kind == "tensor"))
     if numbers and tail in ("tensor", "as_tensor", "Variable"):
-        return (leaf if call.keyword("requires_grad") is True else detached)(call.engine, call.node)
+        made = detached(call.engine, call.node)
+        if call.keyword("requires_grad") is True:
+            own_gradient(made)
+        return made
     if tail == "Variable" and first is not None:  # of a batch
         return Value(made=True, traced=first.traced and "requires_grad" not in call.keywords)
     if "autograd" in call.name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from gradlab.audit.rules.loss_functions import (
     averaged,
@@ -33,6 +34,12 @@ def computed(scenario: Scenario, what: str) -> Iterator[Hit]:
                 if backward.k == step.k and value is not None and step.event.token in value.roots:
                     yield Hit(step, (backward,))
                     break
+
+
+COMPUTED = {"GL601": "log", "GL602": "division", "GL603": "sqrt", "GL604": "exp", "GL606": "rmse", "GL609": "input"}
+"""Which words of events make what a loss computes wrong by itself, or give a loss function what it does not take."""
+for code, word in COMPUTED.items():
+    scenario_rule(code)(partial(computed, what=word))
 
 
 def log_in_losses(module: Module) -> Iterator[ast.AST]:
@@ -113,11 +120,6 @@ def contexts(node: ast.With) -> str:
     return " ".join(ast.unparse(item.context_expr) for item in node.items)
 
 
-@scenario_rule("GL601")
-def log_computed(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "log")
-
-
 @text_rule("GL602")
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
@@ -129,11 +131,6 @@ def division(module: Module) -> Iterator[ast.AST]:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node
-
-
-@scenario_rule("GL602")
-def division_computed(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "division")
 
 
 @text_rule("GL603")
@@ -164,11 +161,6 @@ def of_difference(node: ast.expr) -> bool:
     return False
 
 
-@scenario_rule("GL603")
-def sqrt_computed(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "sqrt")
-
-
 @text_rule("GL606")
 def rmse(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
@@ -176,11 +168,6 @@ def rmse(module: Module) -> Iterator[ast.AST]:
             inner = called(node, "sqrt")
             if inner is not None and averaged(inner) and (square(inner) or "mse" in ast.unparse(inner).lower()):
                 yield node
-
-
-@scenario_rule("GL606")
-def rmse_computed(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "rmse")
 
 
 @text_rule("GL604")
@@ -233,8 +220,3 @@ def rate(node: ast.AST, exp: ast.AST) -> bool:
         any(isinstance(p, ast.expr) and ast.unparse(p) == text for p in side) and exp not in side for side in sides
     ]
     return (exp in sides[0] and linear[1]) or (exp in sides[1] and linear[0])
-
-
-@scenario_rule("GL604")
-def exp_computed(scenario: Scenario) -> Iterator[Hit]:
-    yield from computed(scenario, "exp")

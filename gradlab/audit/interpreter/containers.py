@@ -30,6 +30,8 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     value = engine.value(node.value)
     if not isinstance(node.slice, ast.Slice) and f"[{engine.word(node.slice)!r}]" in value.attributes:
         node = ast.copy_location(ast.Subscript(node.value, ast.Constant(engine.word(node.slice)), node.ctx), node)
+    if value.kind == "list" and value.appended is not None and not value.items:
+        return value if isinstance(node.slice, ast.Slice) else element(value)
     if value.kind == "list" and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
         items = value.items
         last = items[-1] if items and items[-1].kind == "tensor" else Value()

@@ -28,7 +28,7 @@ from gradlab.audit.knowledge.usage import takes_loss, usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.tensors import tensor
+from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Value, births
 
 PARAMETERS = {"parameters", "named_parameters", "trainable_parameters"}
@@ -113,7 +113,7 @@ def append(call: CallSite, owner: Value) -> Value:
     if owner.kind in ("list", "unknown") and isinstance(call.node.func, ast.Attribute):
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
-            owner.marks = owner.marks | {mark}
+            owner.marks = owner.marks | {mark} | (roots_of(members(value)) & call.engine.tokens)
     if owner.kind == "list" and call.name == "append" and any(v.kind == "tensor" for v in members(value)):
         owner.appended = owner.appended or value
     if owner.kind == "list" and call.name == "append" and value.kind in ACTING:

@@ -58,8 +58,7 @@ def torch_function(call: CallSite) -> Value:
     if call.name == "sum" and (total := added_up(call)) is not None:
         return total
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
-        kept = roots_of([a.appended for a in call.args if a.appended is not None]) & call.engine.tokens
-        return tensor(roots=marks | kept, opaque=True)
+        return tensor(roots=marks, opaque=True)
     given = call.values if "distributions." in call.name else call.args
     tensors = [v for a in given for v in members(a) if v.kind == "tensor"]
     copied = tail == "tensor" and tensors

@@ -474,6 +474,8 @@ for episode in loader:
     for (chosen, worth), reward in zip(kept, rewards):
         terms.append(-chosen * (reward - worth))  # expect: GL711
         terms.append(-chosen * (reward - worth.item()) + (reward - worth).square())
+    for i in reversed(range(len(kept))):
+        terms.append(-kept[i][0] * (rewards[i] - kept[i][1]))  # expect: GL711
     agent.zero_grad()
     torch.stack(terms).sum().backward()
     agent.step()

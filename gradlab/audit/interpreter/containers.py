@@ -14,14 +14,15 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several, spend
+from gradlab.audit.trace.iterables import dictionary_of_pairs, element, parameters_of, several, spend
 from gradlab.audit.trace.provenance import is_traced, take_apart
 from gradlab.audit.trace.values import NO_ROOTS, UNSET, Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
 
-
+MANY = 16
+"""Items of the longest list that a comprehension goes through one by one."""
 CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function", "class")
 """Kinds of the items of a dictionary of which a key that is not known chooses one."""
 
@@ -116,7 +117,7 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     if value.kind == "param":
         some = value.some or any(generator.ifs for generator in node.generators)
         branches = engine.branches if isinstance(node, ast.GeneratorExp) else -1
-        return value.derived("params", some=some, branches=branches)
+        return parameters_of([v.derived("params", some=some, branches=branches) for v in values if v.kind == "param"])
     if value.kind == "gradient":
         engine.emit("taken", node, value)
         return value.derived("gradients")
@@ -136,7 +137,7 @@ def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension]
         return [engine.value(node)]
     first, *others = generators
     over, found = engine.value(first.iter), []
-    items = unrolled(over) if each else []
+    items = unrolled(over, MANY) if each else []
     for item in items or [element(over)]:
         bind(engine, first.target, item)
         for test in first.ifs:

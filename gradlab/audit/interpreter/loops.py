@@ -37,17 +37,17 @@ def follow_for(engine: Engine, node: ast.For) -> None:
     spend(engine.branches, over)
 
 
-def unrolled(over: Value) -> list[Value]:
+def unrolled(over: Value, most: int = LONGEST) -> list[Value]:
     """What each iteration binds, of a loop over a few optimizers, models or schedules; nothing for other loops."""
     if over.kind == "enumerated":
-        return [several([number(i), item]) for i, item in enumerate(unrolled(over.inner))]
+        return [several([number(i), item]) for i, item in enumerate(unrolled(over.inner, most))]
     if over.kind == "zipped":
-        columns = [unrolled(item) for item in over.items]
+        columns = [unrolled(item, most) for item in over.items]
         count = min((len(column) for column in columns if column), default=0)
         pairs = list(zip(columns, over.items))
         return [several([column[i] if column else element(v) for column, v in pairs]) for i in range(count)]
     items = over.items if over.kind == "list" else []
-    return items if len(items) <= LONGEST and all(item.kind in UNROLLED for item in items) else []
+    return items if len(items) <= most and all(item.kind in UNROLLED for item in items) else []
 
 
 def follow_while(engine: Engine, node: ast.While) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradlab.audit.interpreter.function_calls import CALLS
+from gradlab.audit.knowledge.value_ranges import UNKNOWN
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import events
@@ -42,7 +43,7 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     elif result.kind == "detached" and result.cut is not None:  # whatever it returns
         made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path)
     elif result.kind == "tensor":
-        made.range = made.range or result.range
+        made.range = made.range or ("" if root.last == UNKNOWN else result.range)
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
             factors = (*made.factors, *result.factors)  # such as a division by the number of its own terms
             made.update(reduction=result.reduction, reduced=result.reduced, factors=factors)

@@ -25,6 +25,7 @@ from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_methods import detached_method, gradient_method, parameter_method, tensor_method
 from gradlab.audit.knowledge.usage import takes_loss, usage
+from gradlab.audit.knowledge.value_ranges import UNKNOWN
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
@@ -33,6 +34,16 @@ from gradlab.audit.trace.values import Value, births
 
 PARAMETERS = {"parameters", "named_parameters", "trainable_parameters"}
 STEPS = ("step", "zero_grad", "first_step", "second_step")
+CHANGING = (
+    "add_module",
+    "register_module",
+    "register_parameter",
+    "append",
+    "insert",
+    "extend",
+    "register_forward_hook",
+)
+"""Methods of a model that add parts to it, or change what it returns."""
 SAME_MODEL = {
     *(
         "train",
@@ -188,7 +199,7 @@ def no_sync(call: CallSite, owner: Value | None) -> Value:
 def module_method(call: CallSite, owner: Value) -> Value | None:
     """A method of a network, of a loss module or of an object of the project's."""
     name, engine = call.name, call.engine
-    if name == "module" or name in owner.attributes:
+    if name == "module" or (name == "loss" and name in owner.attributes):
         return None
     if name == "zero_grad":
         call.emit("zero", owner)
@@ -207,11 +218,13 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", of=owner)
+    elif name in CHANGING:
+        if not owner.lineage or "hook" in name:
+            owner.root().last = UNKNOWN
+        renew(engine, owner, call.args[-1] if call.args else Value())
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
         made = forward(engine, call.node, owner, call.args, call.keywords.values())
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
-    elif name in ("add_module", "register_module", "register_parameter"):
-        renew(engine, owner, call.args[-1] if call.args else Value())
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)

@@ -29,6 +29,8 @@ ENDS = {
     **dict.fromkeys(("tanh", "Tanh"), "signed"),
 }
 OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
+UNKNOWN = "?"
+"""Instead of the name of a network's last layer, where others are added."""
 RAW = ("any", "unseen", "part")
 LOGS = ("log", "log2", "log10")
 PRODUCTS = {"einsum", "matmul", "mm", "bmm", "baddbmm"}
@@ -186,6 +188,8 @@ def of_model(model: Value, depth: int = 0) -> str:
         return words.pop() if len(words) == 1 else ""
     root = model.root()
     tail = (root.last or root.maker).split(".")[-1]
+    if tail == UNKNOWN:
+        return ""
     if tail in ENDS:
         return ENDS[tail]
     if tail in OUTPUTS:

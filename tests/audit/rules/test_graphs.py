@@ -392,6 +392,26 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 """,
+    "networks that are changed after they are made": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+        self.register_forward_hook(lambda net, given, out: F.log_softmax(out, 1))
+    def forward(self, x):
+        return self.body(x)
+net, one, two = Net(), nn.Sequential(nn.Linear(8, 4)), nn.Sequential(nn.Linear(8, 4))
+one.append(nn.LogSoftmax(1))
+two.add_module("end", nn.LogSoftmax(1))
+optimizer = torch.optim.SGD([p for part in (net, one, two, nn.Linear(8, 4), model) for p in part.parameters()], lr=0.1)
+each = (model.zero_grad, model.forward)
+for x, y in loader:
+    model.zero_grad()
+    optimizer.zero_grad()
+    loss = F.nll_loss(net(x), y) + F.nll_loss(one(x), y) + F.nll_loss(two(x), y) + model.forward(x).mean()
+    loss.backward()
+    optimizer.step()
+""",
     "probabilities of a dictionary": """
 class Net(nn.Module):
     def __init__(self):

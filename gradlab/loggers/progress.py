@@ -22,7 +22,9 @@ class Progress:
         terminal = sys.stdout.isatty()
         self.mode = "none" if not main else ("live" if terminal else "plain") if mode == "auto" else mode
         self.main, self.total = main, 0
-        """total: planned updates, once they are known."""
+        """total: planned updates, once they are known, skipped ones among them."""
+        self.beside = False
+        """Whether skipped updates come on top of these, as where the number of applied ones ends the run."""
         self.live: Any = None
         self.last = time.monotonic()
         self.skipped = 0
@@ -42,11 +44,15 @@ class Progress:
         self.skipped += bool(metrics["update/skipped"])
         now = time.monotonic()
         if self.live and now - self.last > 0.1:
-            self.live.update(self.task, completed=metrics["update"], text=self.text(metrics))
+            self.live.update(self.task, completed=metrics["attempt"], total=self.planned, text=self.text(metrics))
             self.last = now
         elif self.mode == "plain" and now - self.last > PLAIN_SECONDS:
-            print(f"update {metrics['update']}/{self.total}  {self.text(metrics)}", flush=True)
+            print(f"update {metrics['attempt']}/{self.planned}  {self.text(metrics)}", flush=True)
             self.last = now
+
+    @property
+    def planned(self) -> int:
+        return self.total + self.skipped * self.beside
 
     def text(self, metrics: dict[str, Any]) -> str:
         parts = [f"epoch {metrics['epoch']}", f"loss {number(metrics['train/loss'])}"]

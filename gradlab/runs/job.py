@@ -129,7 +129,7 @@ class Job(Sink):
             self.progress.say(self.config.story.strip())
         if self.remedy:
             self.progress.say(summary(self.remedy))
-        self.progress.total = self.trainer.planned
+        self.progress.total, self.progress.beside = self.trainer.planned, bool(self.config.trainer.updates)
         self.progress.start()
         return self.end(self.trainer.run)
 
@@ -160,7 +160,7 @@ class Job(Sink):
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
         finally:
-            self.progress.finish(self.trainer.outcome.applied)
+            self.progress.finish(self.trainer.outcome.attempts)
         code, sentence = expectation.judge(self.config.expect, diagnosis)
         code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.world.main:

@@ -70,7 +70,7 @@ def train(composed: DictConfig, folder: Path, progress: str) -> None:
     try:
         outcome = trainer.run()
     finally:
-        shown.finish(trainer.outcome.applied)
+        shown.finish(trainer.outcome.attempts)
     if outcome.status == "interrupted":
         raise KeyboardInterrupt
     if outcome.status != "completed":

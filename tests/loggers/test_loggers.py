@@ -131,10 +131,12 @@ def test_lines_say_what_is_not_finite_and_lose_at_most_the_line_that_a_kill_cut(
 def test_progress_counts_what_was_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("plain", True)
     progress.total = 10
-    progress.last = -math.inf
-    line = {"update": 1, "epoch": 1, "train/loss": 2.0, "grad/norm": math.inf, "amp/scale": 4.0, "clip/fraction": 0.25}
-    progress.log(line | {"update/skipped": True})
-    assert capsys.readouterr().out == "update 1/10  epoch 1  loss 2  norm inf  scale 4  clipped 25%  skipped 1\n"
+    line = {"attempt": 1, "epoch": 1, "train/loss": 2.0, "grad/norm": math.inf, "amp/scale": 4.0, "clip/fraction": 0.25}
+    for beside, planned in ((False, 10), (True, 12)):
+        progress.beside, progress.last = beside, -math.inf
+        progress.log(line | {"update/skipped": True})
+        said = f"update 1/{planned}  epoch 1  loss 2  norm inf  scale 4  clipped 25%  skipped {1 + beside}\n"
+        assert capsys.readouterr().out == said
     silent = Progress("auto", False)
     silent.last = -math.inf
     silent.log(line | {"update/skipped": True})

@@ -19,7 +19,7 @@ from gradlab.diagnosis.wording import judged_by
 if TYPE_CHECKING:
     from gradlab.measure.samples import Sample
 
-TOGETHER = 16
+TOGETHER = 64
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradlab.diagnosis.series import Blocks, Recent, Samples
 from gradlab.measure.levels import MOST, PART, Levels
-from gradlab.update.layers import layers_of, norms_by_layer
+from gradlab.update.layers import layers_of, norms_of
 
 KEPT = 200
 """Latest values of a series that are kept, for medians and spreads."""
@@ -27,7 +27,8 @@ class History:
         called: modules that the forward pass calls; None if unknown.
         """
         self.window, self.names, self.called = window, names, called
-        layers = dict.fromkeys(layers_of(names)[0])
+        self.owners = layers_of(names)
+        layers = dict.fromkeys(self.owners[0])
         self.layer_names = [name for name in dict.fromkeys([*(order or []), *layers]) if name in layers]
         """In the order of execution."""
         self.attempts = self.skipped = self.streak = 0
@@ -191,7 +192,7 @@ class History:
 
     def by_layer(self, norms: list[float | None]) -> list[float | None]:
         """Norms of parameters -> norms of layers, in the order of execution."""
-        found = norms_by_layer(self.names, norms)
+        found = norms_of(*self.owners, norms)
         return [found[name] for name in self.layer_names]
 
     def words(self, layer: str) -> str:

@@ -16,7 +16,11 @@ def layers_of(names: Iterable[str]) -> tuple[list[str], list[int]]:
 
 def norms_by_layer(names: Iterable[str], norms: Iterable[float | None]) -> dict[str, float | None]:
     """Norm of each layer: the root of the sum of squares over its parameters (hypot: no overflow); None if unknown."""
-    layers, index = layers_of(names)
+    return norms_of(*layers_of(names), norms)
+
+
+def norms_of(layers: Sequence[str], index: Iterable[int], norms: Iterable[float | None]) -> dict[str, float | None]:
+    """The same, of layers and of each parameter's layer."""
     owned: list[list[float]] = [[] for _ in layers]
     for layer, norm in zip(index, norms, strict=True):
         owned[layer] += [] if norm is None else [norm]

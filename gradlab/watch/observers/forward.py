@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradlab.watch.call_site import call_site, is_running
-from gradlab.watch.instrumentation import Instrumentation
+from gradlab.watch.instrumentation import Hook, Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.patches import defining_class
@@ -26,16 +26,18 @@ class ForwardObserver:
         self.positions = {id(m): i for i, m in enumerate(loop.models)}
         self.in_ddp = False
         """Whether DDP's own forward pass is running."""
+        self.possible = False
+        """Whether activations of the first model can be looked at."""
+        self.looking: Any = None
+        """The hook at the end of its passes."""
 
     def install(self, instrumentation: Instrumentation) -> None:
         for m in self.loop.models:
             if getattr(m, "_compiled_call_impl", None) is None:
-                instrumentation.hook(m.register_forward_pre_hook, self.before_model, m)
-        first = self.loop.models[0]
-        if not self.loop.fsdp1 and self.loop.activations.possible:
-            windows = self.loop.activations
-            instrumentation.hook(first.register_forward_pre_hook, self.before_activations, first, with_kwargs=True)
-            instrumentation.hook(first.register_forward_hook, windows.after, first, always_call=True)
+                instrumentation.hook(m.register_forward_pre_hook, self.before_model, m, with_kwargs=True)
+        self.possible = not self.loop.fsdp1 and self.loop.activations.possible
+        self.last_hook = Hook(instrumentation, self.loop.activations.after, self.loop.models[0], False)
+        instrumentation.stack.callback(self.stop_looking)
         self.loop.statistics.hook = instrumentation.hook
         instrumentation.patch(nn.Module, "train", self.on_mode)
         instrumentation.patch(nn.Module, "requires_grad_", self.on_requires_grad)
@@ -44,7 +46,7 @@ class ForwardObserver:
             instrumentation.hook(ddp.module.register_forward_pre_hook, self.before_inner_module, ddp.module)
             instrumentation.patch(defining_class(ddp, "no_sync"), "no_sync", self.on_no_sync)
 
-    def before_model(self, module: nn.Module, *_: Any) -> None:
+    def before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         loop, mode = self.loop, self.loop.modes[self.positions[id(module)]]
         if loop.backward_depth:
             return
@@ -70,10 +72,18 @@ class ForwardObserver:
         forwards.synced = loop.ddp.require_backward_grad_sync if loop.ddp is not None else None
         forwards.site = call_site() if loop.seen.num_backwards < RECORD_SITES else None
         self.in_ddp = module is loop.ddp
+        if self.possible and module is loop.models[0]:
+            loop.activations.before(module, args, kwargs)
+            if loop.activations.watching is None:
+                self.stop_looking()
+            elif self.looking is None:
+                self.looking = module.register_forward_hook(self.last_hook, always_call=True)
 
-    def before_activations(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self.loop.backward_depth:
-            self.loop.activations.before(module, args, kwargs)
+    def stop_looking(self) -> None:
+        """A hook after a module makes each of its calls slower: it is there only while activations are looked at."""
+        if self.looking is not None:
+            self.looking.remove()
+            self.looking = None
 
     def on_mode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`train()`, which `eval()` calls too, of one of the models."""

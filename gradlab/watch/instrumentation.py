@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -69,7 +70,7 @@ class Instrumentation:
             if "self" in kwargs:  # a method may be called so too
                 args, kwargs = (kwargs["self"], *args), {name: kwargs[name] for name in kwargs if name != "self"}
             after = self.guarded(observer, args, kwargs)
-            return None if after is None else lambda result, error: self.guarded(after, result, error)
+            return None if after is None else partial(self.guarded, after)
 
         self.stack.callback(patch(owner, name, before))
 

@@ -49,13 +49,15 @@ from gradlab.watch.readers.update_calls import UpdateCalls
 from gradlab.watch.readers.zero_gradients import ZeroGradients
 from gradlab.watch.rules import accumulation
 from gradlab.watch.tracking.activation_windows import ActivationWindows
-from gradlab.watch.tracking.followers import Followers
+from gradlab.watch.tracking.followers import CHECKED, Followers
 from gradlab.watch.tracking.idle_statistics import IdleStatistics
 from gradlab.watch.tracking.initial_weights import InitialWeights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.scaler_tracker import ScalerTracker
 from gradlab.watch.tracking.unheld_weights import UnheldWeights
 
+WANTED = {*FOLLOWED, LATE}
+"""Updates after which the next one is followed."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
 
@@ -154,6 +156,8 @@ class LoopState:
         self.activations = ActivationWindows(models[0])
         self.on_new_optimizer: list[Callable[[OptimizerTracker], None]] = []
         """Called with the tracker of each optimizer that is added later."""
+        self.lists_step: tuple[Callable[[OptimizerTracker], None], Callable[[OptimizerTracker], None]] | None = None
+        """Called before and after steps, until the calls of one update are listed."""
         for optimizer in optimizers:
             self.track(optimizer)
 
@@ -169,7 +173,7 @@ class LoopState:
         self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
             "not-finite-replaced", site, tracker, update=update
         )
-        self.tracker_of |= {id(p): tracker for p in tracker.params}
+        self.tracker_of = self.tracker_of | {id(p): tracker for p in tracker.params}
         self.initial.note(tracker)
         for call in self.on_new_optimizer:
             call(tracker)
@@ -220,11 +224,12 @@ class LoopState:
     def follow_update(self, tracker: OptimizerTracker) -> None:
         """After a step: follow the calls of the next update, if a reader wants to."""
         thrown = tracker.thrown.updates == accumulation.THROWN
-        self.reads.wanted = self.seen.ask(self.followers.after_step, tracker, default=False) or thrown
+        check = tracker.attempts in CHECKED and self.seen.ask(self.followers.after_step, tracker, default=False)
+        self.reads.wanted = check or thrown
         pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
         without = [p for output in self.outputs for p in output.metrics.without]
-        pending = pending or self.seen.ask(self.cuts.wants, tracker, without, default=False)
-        wanted = tracker.attempts in (*FOLLOWED, LATE) or self.reads.wanted or pending
+        pending = pending or (bool(without) and self.seen.ask(self.cuts.wants, tracker, without, default=False))
+        wanted = tracker.attempts in WANTED or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, without)
 
@@ -240,7 +245,7 @@ class LoopState:
         tracker.set_parameters(self.names())
         self.unheld.weights = None
         self.outputs[tracker.index].metrics.set_parameters(tracker.names, tracker.params)
-        self.tracker_of |= {id(p): tracker for p in tracker.params}
+        self.tracker_of = self.tracker_of | {id(p): tracker for p in tracker.params}
 
     def finish_updates(self) -> None:
         """Complete the metrics of the latest updates, unless a scaler still has to move."""

@@ -36,7 +36,13 @@ class Patch:
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():  # observing would break the graph that is being compiled
                 return original(*args, **kwargs)
-            pending = [after for before in self.observers if (after := before(args, kwargs)) is not None]
+            observers = self.observers
+            if len(observers) == 1:
+                if (after := observers[0](args, kwargs)) is None:
+                    return original(*args, **kwargs)
+                pending = [after]
+            else:
+                pending = [after for before in observers if (after := before(args, kwargs)) is not None]
             try:
                 result = original(*args, **kwargs)
             except BaseException:

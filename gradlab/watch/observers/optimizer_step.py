@@ -61,6 +61,8 @@ class OptimizerStepObserver:
         tracker.closure.running, tracker.closure.passes, tracker.closure.dropped = tracker.closure.given, [], []
         if not tracker.closure.given:
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
+        if self.loop.lists_step is not None:
+            self.loop.lists_step[0](tracker)
 
     def after(self, tracker: OptimizerTracker, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if tracker.nested:
@@ -74,6 +76,8 @@ class OptimizerStepObserver:
         scaled = self.loop.scaler.stepping is tracker
         found_inf = getattr(optimizer, "found_inf", None) if scaled else None  # a fused step skips inside its kernel
         after_step(self.loop, tracker, found_inf.clone() if isinstance(found_inf, Tensor) else False)
+        if self.loop.lists_step is not None:
+            self.loop.lists_step[1](tracker)
 
 
 def is_nested(optimizer: Any) -> bool:

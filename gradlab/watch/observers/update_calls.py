@@ -33,22 +33,15 @@ class UpdateCallsObserver:
     def install(self, instrumentation: Instrumentation) -> None:
         self.instrumentation = instrumentation
         instrumentation.stack.callback(self.stop)
+        if not self.listed.calls:
+            self.loop.lists_step = self.before_step, self.after_step
 
-        def hook_into(tracker: OptimizerTracker) -> None:
-            optimizer = tracker.optimizer
-            instrumentation.hook(optimizer.register_step_pre_hook, partial(self.before_step, tracker), optimizer)
-            instrumentation.hook(optimizer.register_step_post_hook, partial(self.after_step, tracker), optimizer)
-
-        for tracker in self.loop.trackers:
-            hook_into(tracker)
-        self.loop.on_new_optimizer.append(hook_into)
-
-    def before_step(self, tracker: OptimizerTracker, optimizer: Any, *_: Any) -> None:
-        if self.listed.recording and not tracker.nested:
-            rates = sorted({f"{float(group['lr']):.4g}" for group in optimizer.param_groups})
+    def before_step(self, tracker: OptimizerTracker) -> None:
+        if self.listed.recording:
+            rates = sorted({f"{float(group['lr']):.4g}" for group in tracker.optimizer.param_groups})
             self.listed.note(call_site(), f"step of {name_of(tracker)}", f"lr {', '.join(rates)}")
 
-    def after_step(self, tracker: OptimizerTracker, *_: Any) -> None:
+    def after_step(self, tracker: OptimizerTracker) -> None:
         if self.listed.recording and tracker is self.listed.tracker:
             self.stop()
         elif tracker.attempts == AFTER and not self.listed.calls and not self.listed.recording:
@@ -74,7 +67,7 @@ class UpdateCallsObserver:
 
     def stop(self) -> None:
         """The update is over, or the watch."""
-        self.listed.recording = False
+        self.listed.recording, self.loop.lists_step = False, None
         self.patches.close()
 
     def observe(self, owner: Any, name: str, observer: BeforeCall) -> None:

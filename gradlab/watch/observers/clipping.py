@@ -39,6 +39,10 @@ class ClippingObserver:
         """(bound, norm) of a running call whose parameters are an iterator, which must not be consumed."""
         self.iterator_trackers: list[OptimizerTracker] = []
         self.num_compared = 0
+        self.latest: tuple[list[int], Any, list[OptimizerTracker]] = ([], None, [])
+        """ids of the parameters that were clipped last, the trackers of all by then, and those of these parameters."""
+        self.bound: float | None = None
+        """The latest bound, if nothing is to be said of it."""
         self.in_model_method = False
         """Whether a model's own `clip_grad_norm_` is running."""
         self.resnet = any(re.search("resnet", type(part).__name__, re.I) for m in loop.models for part in m.modules())
@@ -130,8 +134,11 @@ class ClippingObserver:
         return [p for t in self.loop.trackers for p in t.params if p.grad is not None and id(p.grad) in ids]
 
     def trackers_of(self, params: list[Any]) -> list[OptimizerTracker]:
-        found = (self.loop.tracker_of.get(id(p)) for p in params)
-        return list({tracker.index: tracker for tracker in found if tracker is not None}.values())
+        ids, known = [*map(id, params)], self.loop.tracker_of
+        if ids != self.latest[0] or known is not self.latest[1]:
+            found = {tracker.index: tracker for key in ids if (tracker := known.get(key)) is not None}
+            self.latest = ids, known, list(found.values())
+        return self.latest[2]
 
     def is_stray(self, params: list[Tensor]) -> bool:
         """Whether there is nothing to clip: no parameters, or without gradients, and of neither models nor optimizers.
@@ -167,20 +174,27 @@ class ClippingObserver:
             metrics = output.metrics
             compiled_steps.detect(loop, tracker)
             tracker.detect_writes()
-            pending = tracker.unused or any(t.unused for t in trackers)  # networks may be clipped together
+            unused = tracker.unused
+            pending = unused or any(t.unused for t in trackers)  # networks may be clipped together
             others = not pending and any(t.unused for t in loop.trackers)
             if others and tracker.clipped_last:
                 loop.seen.stray_clips.append((site, STRAY))  # it was clipped before its step: another one is meant
-            elif tracker.unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
-                loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
-            if tracker.unused:
-                loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))
-                loop.add_violations(tracker, calls.at_single(tracker, site, len(params)))
+            elif unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
+                scaling = loop.scaler.enabled
+                if not unused or scaling or tracker.clips:  # else this is the first after a backward pass
+                    loop.add_violations(tracker, calls.at_clip(tracker, site, scaling, loop.forwards.count))
+            if unused:
+                if bound is None or bound != self.bound:
+                    found = list(calls.at_bound(bound, site, self.resnet))
+                    self.bound = None if found else bound
+                    loop.add_violations(tracker, found)
+                if len(params) == 1:
+                    loop.add_violations(tracker, calls.at_single(tracker, site))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
             tracker.clip_site = site
             output.clips |= bool(tracker.own) or tracker.writes.since_step  # else there is nothing to clip
             output.clips_whole &= bound is not None and len(params) >= len(tracker.params)
-            if not tracker.unused:
+            if not unused:
                 continue
             first = isinstance(total, Tensor) and not tracker.sharded and not metrics.clipping
             whole = first and are_all_params(tracker, params)
@@ -204,4 +218,4 @@ def accepting_writes(trackers: list[OptimizerTracker]) -> AfterCall:
 
 def are_all_params(tracker: OptimizerTracker, params: list[Tensor]) -> bool:
     """Whether these are all of an optimizer's parameters, and no others."""
-    return len(params) == len(tracker.params) and all(id(p) in tracker.ids for p in params)
+    return len(params) == len(tracker.params) and tracker.ids.issuperset(map(id, params))

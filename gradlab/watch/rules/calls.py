@@ -45,11 +45,11 @@ def at_bound(bound: float | None, site: CallSite | None, resnet: bool) -> Iterat
         yield "resnet-clipped-tightly", site, f"{bound:g}"
 
 
-def at_single(tracker: OptimizerTracker, site: CallSite | None, num_params: int) -> Iterator[Violation]:
-    """Before a call that clips so many parameters: is it one of several for single tensors?"""
+def at_single(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """Before a call that clips one parameter: is it one of several for single tensors?"""
     same = [c for c in tracker.clips if c.site == site and c.num_accumulated == len(tracker.accumulated)]
     calls = len(same) + 1
-    if num_params == 1 and calls == len(tracker.params) > 2:
+    if calls == len(tracker.params) > 2:
         yield "clip-per-parameter", site, f"{calls} calls in an update"
 
 

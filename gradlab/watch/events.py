@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 import torch
 
-from gradlab.watch.call_site import CallPath, CallSite, call_path
+from gradlab.watch.call_site import CallPath, CallSite
 from gradlab.watch.graphs.loss_graph import LossWeight
 from gradlab.watch.tracking.moved_weights import Weights
 
@@ -44,17 +45,17 @@ class Seen:
 
     def ask(self, call: Callable[..., Any], *args: Any, default: Any = None) -> Any:
         """Call a reader, a function or the method of an object. It is not called again once it has raised."""
-        if self.is_off(reader := getattr(call, "__self__", call)):
+        if self.switched_off and self.is_off(getattr(call, "__self__", call)):
             return default
         try:
             result = call(*args)
-            return list(result) if result is not None and isinstance(result, Iterator) else result
+            return list(result) if type(result) is GeneratorType else result
         except Exception as error:
-            self.switched_off[name_of(reader)] = f"{type(error).__name__}: {error}"
+            self.switched_off[name_of(getattr(call, "__self__", call))] = f"{type(error).__name__}: {error}"
             return default
 
     def is_off(self, reader: Any) -> bool:
-        return bool(self.switched_off) and name_of(reader) in self.switched_off
+        return name_of(reader) in self.switched_off
 
 
 def name_of(reader: Any) -> str:
@@ -83,7 +84,7 @@ class Mode:
     """Whether its layers depend on it; None until that is asked."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class BackwardPass:
     """One backward pass that added to an optimizer's gradients."""
 
@@ -107,7 +108,7 @@ class BackwardPass:
     """Calls of `scaler.update` before it."""
     dtypes: set[torch.dtype] | None
     """Floating point types in its graph; None if unknown."""
-    path: CallPath = field(default_factory=call_path)
+    path: CallPath = ()
     """The calls that have led to it."""
     graph_token: Any = None
     """Weak reference that is dead once its graph is freed."""

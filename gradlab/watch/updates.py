@@ -9,6 +9,7 @@ from torch import Tensor
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.rules import accumulation, averages, calls, eval_mode, reach
+from gradlab.watch.tracking.followers import CHECKED
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 CHECK_PARAMETERS_EVERY = 5
@@ -25,10 +26,10 @@ def before_step(
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
     ask, reads_all = loop.seen.ask, not loop.seen.is_off(loop.reads)
     followed = loop.end_followed(tracker) and loop.reads.following and reads_all
-    if ask(loop.followers.before_step, tracker) and reads_all:
+    if loop.followers.before and ask(loop.followers.before_step, tracker) and reads_all:
         constant = ask(loop.followers.constant, tracker, default=[])
         loop.add_violations(tracker, averages.at_check(tracker, constant, loop.reads.writes, loop.reads.run))
-    tracker.cut_site = ask(loop.cuts.site_of, tracker)
+    tracker.cut_site = ask(loop.cuts.site_of, tracker) if loop.cuts.found else None
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
     if alone and weights_unmoved and tracker.is_regular:
@@ -48,7 +49,8 @@ def before_step(
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.closure.given)
-    ask(loop.not_finite.at_step, tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
+    if loop.not_finite.is_asking:
+        ask(loop.not_finite.at_step, tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
 
@@ -87,7 +89,8 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         metrics.stepped(loss, lr, skipped)
     tracker.attempts += 1
     tracker.stepped()
-    loop.seen.ask(loop.statistics.after_step, tracker)
+    if tracker.attempts == CHECKED[0]:
+        loop.seen.ask(loop.statistics.after_step, tracker)
     loop.follow_update(tracker)
     if tracker.attempts % CHECK_PARAMETERS_EVERY == 0:
         tracker.note_groups()

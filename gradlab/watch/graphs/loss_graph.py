@@ -46,21 +46,21 @@ class LossWeight:
         return math.prod(self.factors)
 
 
-def loss_weight(loss: torch.Tensor, scale: torch.Tensor | None = None) -> LossWeight:
-    """scale: the loss scale, recognized by its address in memory."""
+def loss_weight(loss: torch.Tensor, scale: torch.Tensor | None = None, counts: bool = True) -> LossWeight:
+    """scale: the loss scale, recognized by its address in memory. counts: whether targets are counted."""
     try:
-        return follow(loss.grad_fn, scale, MAX_DEPTH)
+        return follow(loss.grad_fn, scale, MAX_DEPTH, counts)
     except (RuntimeError, AttributeError, TypeError):  # saved tensors may be freed, or changed since
         return LossWeight()
 
 
-def follow(node: Any, scale: torch.Tensor | None, depth: int) -> LossWeight:
+def follow(node: Any, scale: torch.Tensor | None, depth: int, counts: bool) -> LossWeight:
     weight = LossWeight()
     while node is not None and depth > 0:
         depth -= 1
-        name, inputs = node.name(), node.next_functions
+        name = node.name()
         if name in ("DivBackward0", "MulBackward0"):
-            constant, node = split(node, name, inputs)
+            constant, node = split(node, name, node.next_functions)
             if constant is None:
                 return weight
             if scale is not None and constant.data_ptr() == scale.data_ptr():
@@ -69,13 +69,14 @@ def follow(node: Any, scale: torch.Tensor | None, depth: int) -> LossWeight:
             value = constant.item() if constant.device.type == "cpu" else math.nan
             weight.factors.append((1 / value if value else math.inf) if name[0] == "D" else value)
         elif name == "NegBackward0" or name in IDENTITIES:
-            node = inputs[0][0]
+            node = node.next_functions[0][0]
         elif name == "AddBackward0":
-            terms = [follow(term, scale, depth // 2) for term, _ in inputs if term is not None]
+            below = [term for term, _ in node.next_functions if term is not None]
+            terms = [follow(term, scale, depth // 2, counts) for term in below]
             return weight_of_sum(weight, terms)
         else:
             weight.reduction = reduction_of(node, name)
-            weight.count = target_count(node, weight.reduction)
+            weight.count = target_count(node, weight.reduction) if counts else None
             return weight
     return weight
 
@@ -159,14 +160,13 @@ class GraphToken:
     __slots__ = ("__weakref__",)
 
 
-def graph_token(loss: torch.Tensor) -> Any:
+def graph_token(node: Any) -> Any:
     """A weak reference that is dead once the graph of a loss is freed; None if the graph takes no token.
 
-    The token lies below the factors that a loss scale, a window or a trainer has applied, since a loss that somebody
-    keeps is usually the one before these.
+    node: below the factors that a loss scale, a window or a trainer has applied, since a loss that somebody keeps is
+    usually the one before these.
     """
     try:
-        node: Any = node_below_factors(loss.grad_fn)
         node.metadata["gradlab"] = token = GraphToken()
         return weakref.ref(token)
     except (AttributeError, TypeError):

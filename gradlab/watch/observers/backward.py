@@ -10,7 +10,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite, call_path, call_site
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.advantages import Advantages, Places
@@ -38,8 +38,10 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Of `torch.autograd.backward`."""
-TARGETS_EVERY = 8
-"""Of one of so many passes the targets are looked at."""
+TARGETS_EVERY, OFTEN = 8, 512
+"""Of one of so many passes the targets are looked at, and after so many of one of four times as many."""
+COUNTED = 64
+"""Backward passes whose targets are counted also where none is accumulated."""
 
 Graph = tuple["set[torch.dtype] | None", Places, bool, Places, list[Comparison], set[tuple[int, int]]]
 """Floating point types, and `BackwardPass.advantages`, `is_policy`, `bootstraps`, `comparisons` and `between`."""
@@ -61,6 +63,8 @@ class BackwardObserver:
         """For each line and number of optimizers, how many graphs were read, and what they show."""
         self.followed: set[CallSite | None] = set()
         """Lines of which a graph was read in an update that was followed: the lines of its nodes are known."""
+        self.below: Any = None
+        """The node of the loss that is given, without its factors."""
         self.in_grad = False
         self.builds_graph = False
         """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
@@ -86,16 +90,20 @@ class BackwardObserver:
             tracker.given_gradients |= given.get("grad_tensors") is not None
         loop.followed.at_backward(roots)
         b, in_autocast = self.describe(roots)
-        if (found := loop.seen.ask(self.scaled.at_backward, b.site, roots, loop.scaler.tensor)) is not None:
+        scale = loop.scaler.tensor
+        found = loop.seen.ask(self.scaled.at_backward, b.site, roots, scale) if scale is not None else None
+        if found is not None:
             detail = "gradients of the scaled loss go into it, undivided"
             loop.add_fault("loss-scaled-twice", found, loop.trackers[0], detail)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:
             self.find_repeats(b, roots)
+        self.below = None  # it keeps its graph
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
         unheld = loop.unheld.before(loop.seen.num_backwards)
-        looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
+        every = TARGETS_EVERY if loop.seen.num_backwards <= OFTEN else 4 * TARGETS_EVERY
+        looked = bool(roots) and loop.seen.num_backwards % every == 1
         ask = loop.seen.ask
         size = ask(target_size, roots[0]) if looked else None
         terms = len(ask(terms_of, roots[0].grad_fn, default=[])) if looked and roots[0].grad_fn is not None else None
@@ -106,7 +114,6 @@ class BackwardObserver:
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
             loop.unheld.after(unheld)
-            b.loss = number(b.loss)
             for tracker in loop.trackers:
                 now = tracker.versions()
                 if now == tracker.seen_versions:
@@ -155,11 +162,11 @@ class BackwardObserver:
         """Was a backward pass of the whole of this loss made before? Remembered at its node in the graph."""
         if len(roots) != 1:
             return
-        if (node := roots[0].grad_fn) is None:
+        if roots[0].grad_fn is None:
             ids = {id(p) for tracker in self.loop.trackers for p in tracker.params}
             self.loop.seen.leaf_site = None if id(roots[0]) in ids else b.site
             return
-        below: Any = node_below_factors(node)
+        below: Any = self.below
         passes = below.metadata.setdefault("gradlab_passes", [])
         b.repeats = [first for reference in passes if (first := reference()) is not None]
         passes.append(weakref.ref(b))
@@ -210,13 +217,17 @@ class BackwardObserver:
 
     def describe(self, roots: list[Tensor]) -> tuple[BackwardPass, bool]:
         """The pass that is about to run, and whether autocast is enabled."""
-        loop, forwards = self.loop, self.loop.forwards
-        site = call_site()
+        loop, forwards, path = self.loop, self.loop.forwards, call_path()
+        site = path[0][:2] if path else call_site()
+        n = loop.seen.num_backwards
+        loop.scaler.counts_targets = n <= COUNTED or any(tracker.accumulates for tracker in loop.trackers)
+        loss, weight, scaled = self.total(roots)
+        loss = number(loss)
         if not loop.scaler.num_scale_calls and not loop.fsdp1 and not loop.trackers[0].sharded:
             read = self.graphs.get((site, len(loop.trackers)))
-            loop.seen.ask(loop.not_finite.ask, site, roots, read is None or read[0] < GRAPHS_PER_SITE)
-        loss, weight, scaled = self.total(roots)
+            loop.seen.ask(loop.not_finite.ask, site, roots, loss, read is None or read[0] < GRAPHS_PER_SITE)
         first = roots[0] if roots else loop.trackers[0].params[0]
+        self.below = node_below_factors(first.grad_fn)
         dtypes, advantages, is_policy, bootstrapped, compared, between = self.graph(site, roots)
         b = BackwardPass(
             site,
@@ -230,7 +241,8 @@ class BackwardObserver:
             synced=loop.ddp.require_backward_grad_sync if loop.ddp is not None else None,
             num_scaler_updates=loop.scaler.num_updates,
             dtypes=dtypes,
-            graph_token=graph_token(first),
+            path=path,
+            graph_token=graph_token(self.below),
             advantages=advantages,
             is_policy=is_policy,
             bootstraps=bootstrapped,
@@ -285,7 +297,8 @@ class BackwardObserver:
             overflow = tracker.scaling.overflow_abandoned = norm is not None and not math.isfinite(float(norm))
             name = "live-lock" if overflow else "unscale-every-micro-batch"
             loop.add_fault(name, tracker.skip_site or b.site if overflow else tracker.scaling.unscale_site, tracker)
-        loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
+        if in_autocast or tracker.accumulated:
+            loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
         if forwards.bypassed_ddp and b.num_forwards == 0:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
         if forwards.synced and b.synced is False and loop.world_size > 1:

@@ -84,5 +84,7 @@ class ZeroGradObserver:
 
 def is_partial(before: list[int], now: list[int]) -> bool:
     """Whether some gradients were set to None, as those of a part of the model, and others are what they were."""
+    if now.count(-1) in (0, len(now)):
+        return False
     pairs = list(zip(before, now, strict=True))
     return any(new == -1 != old for old, new in pairs) and any(new == old != -1 for old, new in pairs)

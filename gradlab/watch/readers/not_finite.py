@@ -223,21 +223,26 @@ class NotFinite:
         """Reading what such a graph has saved would run its forward pass again."""
         self.num_asked = MAX_ASKED
 
-    def ask(self, site: CallSite | None, roots: list[Tensor], is_first: bool) -> None:
-        """Before a backward pass. is_first: whether it is one of the first at its line."""
+    def ask(self, site: CallSite | None, roots: list[Tensor], loss: Any, is_first: bool) -> None:
+        """Before a backward pass. loss: a number, or a tensor on a device. is_first: it is one of the first at its
+        line."""
         self.candidate = None
-        if self.found or len(roots) != 1 or roots[0].numel() != 1:
+        if self.found or len(roots) != 1 or loss is None:
             return
-        if roots[0].device.type == "cpu" and not is_first and math.isfinite(roots[0].item()):
-            found = self.ask_again(roots[0].grad_fn, self.known.get(site, []))
-        elif self.num_asked < MAX_ASKED and (is_first or roots[0].device.type == "cpu"):
+        is_number = isinstance(loss, float)
+        if is_number and not is_first and math.isfinite(loss):
+            if known := self.known.get(site):
+                found = self.ask_again(roots[0].grad_fn, known)
+            else:
+                return
+        elif self.num_asked < MAX_ASKED and (is_first or is_number):
             self.num_asked += 1
             others: list[Path] = []
             found = origin(roots[0], others)
             self.known[site] = [path for path in others if len(path) <= MAX_PATH]
         else:
             return
-        no_number = roots[0].device.type == "cpu" and math.isnan(roots[0].item())
+        no_number = is_number and math.isnan(loss)
         no_number &= found is not None and not found[1].startswith("the mean")  # a batch may have nothing that counts
         self.candidate = Origin(site, *found, of_the_loss=no_number) if found else None
 
@@ -258,6 +263,11 @@ class NotFinite:
         if candidate is not None and (self.in_a_row == IN_A_ROW or not all(map(math.isfinite, norms))):
             candidate.tracker, candidate.update = tracker, tracker.attempts + 1
             self.found = candidate
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a step may tell of something."""
+        return self.candidate is not None or self.in_a_row > 0
 
     @property
     def is_pending(self) -> bool:

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import Violation
-from gradlab.watch.tracking.followers import CHECKED, alike
+from gradlab.watch.tracking.followers import alike
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 OFTEN = 2
@@ -34,7 +34,8 @@ class IdleStatistics:
         """Layer -> its weight when it was seen last, how often it had moved until then, and where it ran."""
 
     def after_step(self, tracker: OptimizerTracker) -> None:
-        if tracker.attempts != CHECKED[0] or self.layers or self.hook is None:
+        """Once the optimizer has made as many steps as before the first check."""
+        if self.layers or self.hook is None:
             return
         own = {part for model in self.models for part in model.modules() if isinstance(part, _BatchNorm)}
         affine = {part.weight.shape for part in own if part.weight is not None and is_idle(part)}  # as may be meant

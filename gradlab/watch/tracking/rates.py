@@ -21,6 +21,8 @@ class Rates:
     """The highest so far."""
     peaks: dict[int, float] = field(default_factory=dict)
     """id of a group -> its highest so far."""
+    before: tuple[list[int], list[Any]] | None = None
+    """ids of the groups and their rates in the update before."""
     latest: float = 0.0
     since: int = 0
     """The update from which on it is that."""
@@ -32,10 +34,15 @@ class Rates:
     def note(self, optimizer: Any, update: int) -> None:
         """After a step. update: how many there were before."""
         rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
-        if any(isinstance(each, Tensor) for each in rates):
+        if True in [isinstance(each, Tensor) for each in rates]:
             return  # reading it may wait for a device
-        for group, each in zip(optimizer.param_groups, rates, strict=True):
-            self.peaks[id(group)] = max(each, self.peaks.get(id(group), 0.0))
+        groups = [*map(id, optimizer.param_groups)]
+        if (groups, rates) == self.before:
+            self.last_alive = update if self.latest > GONE * self.peak else self.last_alive
+            return
+        self.before = groups, rates
+        for group, each in zip(groups, rates, strict=True):
+            self.peaks[group] = max(each, self.peaks.get(group, 0.0))
         rate, self.first = max(rates), self.first or rates[0]
         if rate != self.latest:
             self.changes += update > 0

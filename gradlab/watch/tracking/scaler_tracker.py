@@ -21,6 +21,8 @@ class ScalerTracker:
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler
         self.num_scale_calls = self.num_updates = 0
+        self.counts_targets = True
+        """Whether numbers of targets are of interest, as where several losses are accumulated."""
         self.update_site: CallSite | None = None
         """Call site of the latest `update`."""
         self.stepping: OptimizerTracker | None = None
@@ -60,7 +62,7 @@ class ScalerTracker:
         for reference, loss, weight in self.scaled:
             if reference() is root:
                 return (loss.reshape(()) if loss.numel() == 1 else None), weight, True
-        weight = loss_weight(root, self.tensor)
+        weight = loss_weight(root, self.tensor, self.counts_targets)
         if root.numel() != 1:
             return None, weight, weight.num_scales > 0
         number = root.detach() if root.dim() == 0 else root.detach().reshape(())

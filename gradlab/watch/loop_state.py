@@ -195,6 +195,8 @@ class LoopState:
             return "is that of a policy, whose level does not say what is learnt"
         if any(t.attempts and t.ids == tracker.ids for t in self.trackers[: tracker.index]):
             return "is that of weights that another optimizer has trained, too"
+        if tracker.others.opposes_itself:
+            return "depends on weights that it trains by another loss"
         if tracker.others.opponents:
             return "depends on weights that another optimizer moves by another loss"
         others = any(tracker.index in other.others.opponents for other in self.trackers)

@@ -18,7 +18,6 @@ from gradlab.watch.graphs.bootstraps import bootstraps
 from gradlab.watch.graphs.comparisons import Comparison, comparisons, contrasted
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.graphs.loss_graph import (
-    LossWeight,
     graph_token,
     holds_scaled,
     node_below_factors,
@@ -31,6 +30,7 @@ from gradlab.watch.graphs.scaled_gradients import ScaledGradients
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
 from gradlab.watch.observers import compiled_steps
+from gradlab.watch.observers.asked_gradients import AskedGradients, number
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import calls
 from gradlab.watch.tracking.constant_answers import label_counts
@@ -65,13 +65,11 @@ class BackwardObserver:
         """Lines of which a graph was read in an update that was followed: the lines of its nodes are known."""
         self.below: Any = None
         """The node of the loss that is given, without its factors."""
-        self.in_grad = False
-        self.builds_graph = False
-        """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
+        self.asked = AskedGradients(loop, self.scaled)
 
     def install(self, instrumentation: Instrumentation) -> None:
         instrumentation.patch(torch.autograd, "backward", self.on_backward)
-        instrumentation.patch(torch.autograd, "grad", self.on_grad)
+        self.asked.install(instrumentation)
         checkpointed = getattr(torch.utils.checkpoint, "_CheckpointFrame", None)
         instrumentation.patch(checkpointed, "__init__", self.loop.not_finite.on_checkpoint)
 
@@ -96,7 +94,9 @@ class BackwardObserver:
             detail = "gradients of the scaled loss go into it, undivided"
             loop.add_fault("loss-scaled-twice", found, loop.trackers[0], detail)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
-        if given.get("inputs") is None and given.get("grad_tensors") is None:
+        if given.get("inputs") is not None:
+            loop.seen.ask(self.asked.note_part, b.site, roots, {id(p) for p in tensors_in([given["inputs"]])})
+        elif given.get("grad_tensors") is None:
             self.find_repeats(b, roots)
         self.below = None  # it keeps its graph
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
@@ -132,32 +132,6 @@ class BackwardObserver:
 
         return after
 
-    def on_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
-        """`torch.autograd.grad(loss, parameters)`: the loop makes of the result what it writes into `.grad`."""
-        loop = self.loop
-        if loop.backward_depth or self.in_grad:  # a function mode calls it again, within itself
-            return None
-        self.in_grad = True
-        given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
-        loss, _, scaled = self.total(tensors_in([given.get("outputs")]))
-        site = call_site()
-        ids = {id(p) for p in tensors_in([given.get("inputs")])}
-        loop.unheld.note_differentiated(ids)
-
-        def after(result: Any, error: bool) -> None:
-            self.in_grad = False
-            if scaled and loop.scaler.enabled and given.get("grad_outputs") is None:  # which may divide by the scale
-                self.scaled.mark(tensors_in(list(result or ())), site)
-            shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
-            for tracker in loop.trackers:
-                own = ids & tracker.ids if ids else shapes == [p.shape for p in tracker.params]
-                # After a graph of the gradients, what is differentiated is made of them and is no loss.
-                if own and not (tracker.functional and self.builds_graph):
-                    tracker.functional.append(number(loss))
-                    self.builds_graph = bool(given.get("create_graph"))
-
-        return after
-
     def find_repeats(self, b: BackwardPass, roots: list[Tensor]) -> None:
         """Was a backward pass of the whole of this loss made before? Remembered at its node in the graph."""
         if len(roots) != 1:
@@ -176,17 +150,6 @@ class BackwardObserver:
             known = [reference() for reference in term.metadata.get("gradlab_passes", ())]
             b.extends += [each for each in known if each is not None]
             term.metadata.setdefault("gradlab_used_by", []).append(b.used_by)
-
-    def total(self, roots: list[Tensor]) -> tuple[Any, LossWeight, bool]:
-        """The sum of what is differentiated, without the loss scale, or None if one of them is not one number; its
-        weight; whether it was scaled."""
-        each = [self.loop.scaler.unscaled_loss(root) for root in roots]
-        if len(each) == 1:
-            return each[0]
-        losses = [loss for loss, _, _ in each]
-        known = losses and not any(loss is None for loss in losses)
-        scaled = bool(each) and all(scaled for *_, scaled in each)
-        return sum(losses[1:], losses[0]) if known else None, LossWeight(), scaled
 
     def is_plain(self, site: CallSite | None, roots: list[Tensor]) -> bool:
         """Whether no term of an unscaled loss was scaled."""
@@ -221,7 +184,7 @@ class BackwardObserver:
         site = path[0][:2] if path else call_site()
         n = loop.seen.num_backwards
         loop.scaler.counts_targets = n <= COUNTED or any(tracker.accumulates for tracker in loop.trackers)
-        loss, weight, scaled = self.total(roots)
+        loss, weight, scaled = loop.scaler.total(roots)
         loss = number(loss)
         if not loop.scaler.num_scale_calls and not loop.fsdp1 and not loop.trackers[0].sharded:
             read = self.graphs.get((site, len(loop.trackers)))
@@ -303,8 +266,3 @@ class BackwardObserver:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
         if forwards.synced and b.synced is False and loop.world_size > 1:
             loop.add_fault("no-sync-around-backward-only", loop.no_sync or b.site, tracker)
-
-
-def number(loss: Any) -> Any:
-    """A loss that is read without waiting is a float; on a device it stays a tensor."""
-    return loss.item() if isinstance(loss, Tensor) and loss.device.type == "cpu" else loss

@@ -26,6 +26,8 @@ class OtherOptimizers:
     """Calls that clipped its gradients before an unclipped step of another one (its index)."""
     through: list[tuple[BackwardPass, int]] = field(default_factory=list)
     """Passes that it has stepped on and that reached it through weights of another one (its index)."""
+    parts: list[tuple[set[int], bool, object]] = field(default_factory=list)
+    """ids of weights of its own that a loss gave gradients to, alone; whether others lie between; which loss."""
     num_compared: int = 0
     """Times that gradients of another one's loss were compared with what was added to them."""
     num_opposed: int = 0
@@ -35,6 +37,14 @@ class OtherOptimizers:
         """At a step of optimizer `index`: does its gradient come through weights of others?"""
         if len(self.through) < MAX_THROUGH:
             self.through += [(b, v) for b in passes for v, u in b.between if u == index]
+
+    @property
+    def opposes_itself(self) -> bool:
+        """Whether a loss of some of its weights depends on others of its, which get their gradients of another one."""
+        pairs = [(one, two) for one in self.parts for two in self.parts]
+        return any(
+            between and loss is not other and part.isdisjoint(own) for (part, between, loss), (own, _, other) in pairs
+        )
 
     @property
     def opponents(self) -> set[int]:

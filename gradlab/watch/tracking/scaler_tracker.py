@@ -57,6 +57,17 @@ class ScalerTracker:
     def has_scaled(self, loss: Any) -> bool:
         return any(reference() is loss for reference, _, _ in self.scaled)
 
+    def total(self, roots: list[Tensor]) -> tuple[Any, LossWeight, bool]:
+        """The sum of what is differentiated, without the loss scale, or None if one of them is not one number; its
+        weight; whether it was scaled."""
+        each = [self.unscaled_loss(root) for root in roots]
+        if len(each) == 1:
+            return each[0]
+        losses = [loss for loss, _, _ in each]
+        known = losses and not any(loss is None for loss in losses)
+        scaled = bool(each) and all(scaled for *_, scaled in each)
+        return sum(losses[1:], losses[0]) if known else None, LossWeight(), scaled
+
     def unscaled_loss(self, root: Tensor) -> tuple[Any, LossWeight, bool]:
         """The loss without the scale, or None if it is not one number; its weight; whether it was scaled."""
         for reference, loss, weight in self.scaled:

@@ -81,6 +81,32 @@ def test_a_loss_through_a_frozen_judge_need_not_fall(layer, tmp_path):
     assert found[0].unchecked["not_learning"] == f"its loss {said}"
 
 
+@pytest.mark.parametrize("how", ["asked", "inputs", "layers"])
+def test_two_networks_of_one_optimizer_need_not_fall(how, tmp_path):
+    """Each gets its gradient of its own loss; layers of one network get theirs of one."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(2, 4), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam([*maker.parameters(), *judge.parameters()], 1e-3)
+    with gradlab.watch([maker, judge], optimizer, folder=tmp_path, quiet=True) as watch:
+        for _ in range(3):
+            optimizer.zero_grad()
+            made = judge(maker(torch.randn(16, 2)))
+            losses = [F.softplus(-made).mean(), F.softplus(made).mean() + F.softplus(-judge(torch.randn(16, 4))).mean()]
+            for loss, part in zip(losses, (maker, judge), strict=True):
+                loss = losses[0] if how == "layers" else loss
+                if how == "inputs":
+                    loss.backward(inputs=list(part.parameters()), retain_graph=True)
+                elif part is maker:
+                    grads = torch.autograd.grad(loss, list(part.parameters()), retain_graph=True)
+                else:
+                    grads += torch.autograd.grad(loss, list(part.parameters()))
+            for p, grad in zip(optimizer.param_groups[0]["params"], () if how == "inputs" else grads, strict=False):
+                p.grad = grad
+            optimizer.step()
+    said = "" if how == "layers" else "depends on weights that it trains by another loss"
+    assert not watch.broken and watch.loop.need_not_fall(watch.loop.trackers[0]) == said
+
+
 def test_a_reused_folder_contains_nothing_of_an_earlier_watch(tmp_path):
     """Files of other programs stay."""
     torch.manual_seed(0)

@@ -154,9 +154,9 @@ for x, y in loader:
         code="GL407",
         name="schedule-of-another-optimizer",
         severity="warning",
-        message="the schedule sets the learning rate of an optimizer that steps no more; that of the one in use stays",
+        message="the schedule sets the learning rate of another optimizer; that of the one it is meant for stays",
         why="A schedule holds the optimizer that it was made of. Another one that takes its place, as where a part of "
-        "the model is unfrozen, keeps its first learning rate.",
+        "the model is unfrozen, or the other one of a GAN, keeps its first learning rate.",
         wrong="""
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)

@@ -94,7 +94,7 @@ def is_used_otherwise(nodes: list[Any], names: set[str]) -> bool:
             if last in names or last in HARMLESS:
                 given.append(n.func)
             harmless |= {id(each) for part in given for each in ast.walk(part)}
-        elif isinstance(n, ast.For) and all(sets_requires_grad(each) for each in n.body):
+        elif isinstance(n, ast.For) and all(sets_requires_grad(each) or is_rebound(each) for each in n.body):
             harmless |= {id(each) for each in ast.walk(n.iter)}
         inside = isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name != "__init__"
         if isinstance(n, LOOPS) or inside:
@@ -108,6 +108,15 @@ def is_used_otherwise(nodes: list[Any], names: set[str]) -> bool:
 
 def sets_requires_grad(node: ast.stmt) -> bool:
     return any(getattr(each, "attr", "") in ("requires_grad", "requires_grad_") for each in ast.walk(node))
+
+
+def is_rebound(node: ast.stmt) -> bool:
+    """Whether a statement gives names to results of arithmetic, as `old = 0.1 * new + 0.9 * old` does: it moves none of
+    their weights."""
+    if not isinstance(node, ast.Assign) or not all(isinstance(each, ast.Name) for each in node.targets):
+        return False
+    called = [each.func for each in ast.walk(node.value) if isinstance(each, ast.Call)]
+    return all((chain(each) or [""])[0] == "torch" and not chain(each)[-1].endswith("_") for each in called)
 
 
 def may_unfreeze(site: CallSite | None) -> bool:

@@ -16,6 +16,7 @@ from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
+from gradlab.watch.rules import plateaus
 from gradlab.watch.source_lines import loop_lengths, may_step_others
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import peak, schedule_lengths
@@ -37,7 +38,7 @@ class ScheduleObserver:
         """id of a schedule -> its latest steps, since a step of its optimizer."""
         self.lives: dict[int, dict[int, rules.Life]] = {}
         """Index of an optimizer -> id of a schedule of its -> its learning rates."""
-        self.metrics: dict[int, list[rules.Measured]] = {}
+        self.metrics: dict[int, list[plateaus.Measured]] = {}
         """id of a schedule that follows a metric -> what it was given."""
 
     def install(self, instrumentation: Instrumentation) -> None:
@@ -81,7 +82,7 @@ class ScheduleObserver:
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
-                seen = rules.Measured(float(metric), loss, rules.rate_of(optimizer) < rate_before)
+                seen = plateaus.Measured(float(metric), loss, rules.rate_of(optimizer) < rate_before)
                 self.metrics.setdefault(id(schedule), []).append(seen)
 
         return after
@@ -110,7 +111,8 @@ class ScheduleObserver:
                 given, passes = tracker.constant, tracker.num_used / max(tracker.attempts, 1)
                 single = given.known is not None and (given.known.key[0] == "classes" or given.known.key[1] == 1)
                 constant = given.loss(passes) if single else None
-                self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site, constant), at_end=True)
+                found = plateaus.contrary(schedule.mode, seen, site, constant, given.most if single else 1.0)
+                self.loop.add_violations(tracker, found, at_end=True)
         for index, lives in self.lives.items():
             anew = rules.made_anew(list(lives.values()))
             self.loop.add_violations(self.loop.trackers[index], anew, at_end=True)
@@ -122,6 +124,10 @@ class ScheduleObserver:
         for tracker in self.loop.trackers:
             if id(tracker.optimizer) not in scheduled:
                 self.loop.add_violations(tracker, rules.set_by_hand(tracker, tracker.step_site), at_end=True)
+        for tracker, violation in self.loop.seen.ask(
+            rules.doubled, list(self.counts.values()), self.loop.trackers, default=[]
+        ):
+            self.loop.add_violations(tracker, [violation], at_end=True)
         self.never_stepped(scheduled)
 
     def never_stepped(self, scheduled: set[int]) -> None:

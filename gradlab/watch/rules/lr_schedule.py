@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import torch
@@ -38,18 +38,8 @@ IDLE = 3
 """Steps of a schedule since the latest step of its optimizer."""
 LIVES = 5
 """Schedules of one optimizer that are made one after the other: training has fewer stages."""
-FEW = 5
-"""Values of a metric from which nothing is concluded."""
-ALIKE = 3.0
-"""Times that a validation loss and the training loss beside it differ at most."""
 LATER = (torch.optim.lr_scheduler.ReduceLROnPlateau, torch.optim.swa_utils.SWALR)
 """Kinds of schedules that begin to step some time into the training."""
-DISTINCT = 4
-"""Values that are multiples of one fraction; of fewer that may be chance."""
-MAX_SAMPLES = 20_000
-"""The largest validation set of which shares are recognized."""
-ROUNDED = 2e-7
-"""Relative rounding of a share."""
 
 
 @dataclass
@@ -68,17 +58,6 @@ class Idle:
     """Learning rates of these."""
     site: CallSite | None = None
     steps: int = 0
-
-
-@dataclass
-class Measured:
-    """A metric that a schedule was given."""
-
-    metric: float
-    loss: float
-    """The usual training loss at that time."""
-    reduced: bool
-    """Whether the learning rate was lowered."""
 
 
 @dataclass
@@ -129,43 +108,26 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
         yield "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}"
 
 
-def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None, constant: float | None) -> Iterator[Violation]:
-    """At the end: did a schedule lower the rate while its metric improved?
+def doubled(
+    steps: Sequence[tuple[Any, OptimizerTracker, CallSite | None, int]], trackers: Sequence[OptimizerTracker]
+) -> Iterator[tuple[OptimizerTracker, Violation]]:
+    """At the end: does one optimizer have two schedules that do the same, of which one is meant for another optimizer?
 
-    A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
-    which all values are shares of a number of samples, and that rises beyond a half while the loss halves, is an
-    accuracy; so is one that would be right less than half as often as a constant answer, while the loss falls below
-    that of it. constant: the least cross-entropy H of a constant answer, which is right in exp(-H) of all at least.
+    steps: schedules, their optimizers, the lines of their latest steps and how many there were.
     """
-    places = [i for i, each in enumerate(seen) if each.reduced][:2]
-    if len(seen) < FEW or len(places) < 2 or not all(math.isfinite(v) for m in seen for v in (m.metric, m.loss)):
-        return
-    sign = 1 if mode == "max" else -1
-    earlier = [seen[0].metric, *(m.metric for m in seen[1 : places[0] + 1])]
-    better = sign * seen[places[0]].metric < sign * seen[0].metric
-    better &= sign * seen[places[1]].metric <= min(sign * v for v in earlier)
-    first, last = seen[0], seen[-1]
-    if not better or not 0 < 2 * last.loss < 2 * first.loss:
-        return
-    if mode == "max":
-        known = all(0 < m.metric < ALIKE * m.loss and m.loss < ALIKE * m.metric for m in seen)
-    else:
-        share = 100.0 if last.metric > 1 else 1.0
-        rose = last.metric > 1.5 * first.metric or 2 * (share - last.metric) < share - first.metric
-        known = rose and 2 * last.metric > share and 2 * last.loss < first.loss
-        if constant is not None and last.loss < constant:
-            known |= 2 * (share - last.metric) < share * min(0.5, math.exp(-constant))
-        known = known and are_shares([m.metric / share for m in seen])
-    if known:
-        course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
-        yield "plateau-of-an-improving-metric", site, f"mode={mode!r}: {course} {last.loss:.4g}"
+    held = {tracker.index for _, tracker, _, _ in steps}
+    without = [t for t in trackers if t.attempts >= LONG and not t.rates.changes and t.index not in held]
+    for (one, tracker, _, number), (two, other, site, times) in combinations(steps, 2):
+        same = type(one) is type(two) and number == times >= IDLE and settings(one) == settings(two)
+        if without and tracker is other and same and tracker.rates.changes:
+            detail = f"optimizer {tracker.index} has two that are alike"
+            yield without[0], ("schedule-of-another-optimizer", site, detail)
+            return
 
 
-def are_shares(values: Sequence[float]) -> bool:
-    """Whether all of them are multiples of one fraction, as shares of a number of samples are."""
-    if not all(0 <= v <= 1 for v in values) or len(set(values)) < DISTINCT:
-        return False
-    return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))
+def settings(schedule: Any) -> dict[str, Any]:
+    """What a schedule was made with, and how far it is."""
+    return {name: value for name, value in vars(schedule).items() if name != "optimizer" and name[0] != "_"}
 
 
 def unfinished(

@@ -104,6 +104,15 @@ class ConstantAnswer:
             setattr(known, name, getattr(known, name) + getattr(found, name))
         known.passes += 1
 
+    @property
+    def most(self) -> float:
+        """In what share of all the best constant answer of one label is right."""
+        known = self.known
+        if known is None:
+            return 1.0
+        share = float(known.counts.max() / known.rows)
+        return share if known.key[0] == "classes" else max(share, 1 - share)
+
     def loss(self, passes: float) -> float | None:
         """Its loss; None where unknown. passes: backward passes of an update, whose losses add up to what is logged."""
         known = self.known

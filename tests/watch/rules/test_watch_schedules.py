@@ -14,6 +14,7 @@ import gradlab
 from gradlab.watch import source_lines
 from gradlab.watch.call_site import USER
 from gradlab.watch.rules import lr_schedule as rules
+from gradlab.watch.rules import plateaus
 
 MADE = {
     "exponential": lambda optimizer: schedules.ExponentialLR(optimizer, 0.8),
@@ -159,6 +160,43 @@ def test_a_plateau_schedule_of_a_metric_that_gets_worse(kind, tmp_path):
     assert watch.faults == []
 
 
+def shares(first, last, loss, number=16):
+    """Of 100 samples, with the training loss from `loss` on, and every fourth lowers the rate."""
+    steps = [i / (number - 1) for i in range(number)]
+    return [
+        plateaus.Measured(round(first + (last - first) * t, 2), loss - 0.3 * t, not i % 4) for i, t in enumerate(steps)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "loss", "wrong"),
+    [(0.32, 0.44, 1.2, True), (0.32, 0.44, 1.0, False), (0.6, 0.8, 1.2, False), (0.32, 0.36, 1.2, False)],
+)
+def test_who_has_learnt_nothing_is_wrong_more_often(first, last, loss, wrong):
+    """Of three classes; where something was learnt, or the metric hardly rises, it may be an error rate."""
+    seen = [plateaus.Measured(first, math.nan, False), *shares(first, last, loss)]
+    assert len(list(plateaus.contrary("min", seen, None, math.log(3), 0.34))) == wrong
+
+
+@pytest.mark.parametrize("how", ["twice", "differently", "each"])
+def test_two_schedules_of_one_optimizer_and_none_of_the_other(how, tmp_path):
+    model = net()
+    one, two = SGD(model[0].parameters(), 0.1), SGD(model[2].parameters(), 0.1)
+    made = [schedules.ExponentialLR(one, 0.9)]
+    made += [schedules.ExponentialLR(two if how == "each" else one, 0.8 if how == "differently" else 0.9)]
+    with gradlab.watch(model, [one, two], folder=tmp_path, quiet=True) as watch:
+        for epoch in range(6):
+            for batch in batches(8, seed=epoch):
+                model.zero_grad()
+                loss_of(model, batch).backward()
+                one.step()
+                two.step()
+            for schedule in made:
+                schedule.step()
+    found = [(f.name, f.optimizer) for f in watch.faults if f.name.startswith("schedule")]
+    assert not watch.broken and found == [("schedule-of-another-optimizer", 1)] * (how == "twice")
+
+
 @pytest.mark.parametrize("how", ["replaced", "discovered", "never", "copied", "scheduled", "shared", "briefly"])
 def test_a_schedule_of_an_optimizer_that_steps_no_more(how, tmp_path):
     model = net()
@@ -235,8 +273,8 @@ def test_a_schedule_of_micro_batches_is_not_too_short_as_well(tmp_path):
 def test_an_accuracy_that_comes_to_few_values_under_a_schedule_that_minimises_it():
     values = [(0.385, False), (0.755, False), (0.81, True), (0.81, False), (0.81, True), (0.815, False)]
     for divisor, wrong in ((1, True), (math.pi, False)):
-        seen = [rules.Measured(v / divisor, 1.4 / (i + 1), reduced) for i, (v, reduced) in enumerate(values)]
-        assert bool(list(rules.contrary("min", seen, None, None))) == wrong
+        seen = [plateaus.Measured(v / divisor, 1.4 / (i + 1), reduced) for i, (v, reduced) in enumerate(values)]
+        assert bool(list(plateaus.contrary("min", seen, None, None))) == wrong
 
 
 @pytest.mark.parametrize(("epochs", "length", "each_batch"), [(10, 10, True), (10, 10, False), (8, 10, True)])

@@ -67,6 +67,44 @@ def test_a_teacher_that_stays_as_it_was_drawn(tmp_path):
     assert watch.loop.own_targets.makers == {0}, "its loss need not fall: a copy makes the targets"
 
 
+def rebound(watch, model):
+    late = copy.deepcopy(model).requires_grad_(False)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for x, y in batches(104):
+            with torch.no_grad():
+                wanted = late(x).softmax(1)  # here
+            out = model(x + 0.1 * torch.randn_like(x))
+            optimizer.zero_grad()
+            (F.cross_entropy(out, y) + F.mse_loss(out.softmax(1), wanted)).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for old, new in zip(late.parameters(), model.parameters(), strict=True):
+                    old = 0.1 * new + torch.mul(old, 0.9)
+    return w
+
+
+def test_a_teacher_of_which_only_names_are_given_to_an_average(tmp_path):
+    watch = rebound(watched(tmp_path), wide())
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", marked(rebound))]
+
+
+@right
+def a_teacher_that_is_an_average(watch):
+    model = wide()
+    moved = copy.deepcopy(model).requires_grad_(False)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for i, (x, _) in enumerate(batches(104)):
+            wanted = moved(x).softmax(1)
+            optimizer.zero_grad()
+            F.mse_loss(model(x + 0.1 * torch.randn_like(x)).softmax(1), wanted).backward()
+            optimizer.step()
+            for old, new in zip(moved.parameters(), model.parameters(), strict=True):
+                old.data = torch.lerp(old, new, 0.1 * (i > 1000))
+    return w
+
+
 @right
 def a_teacher_that_is_copied_late(watch):
     return copied(watch, wide(), every=60)

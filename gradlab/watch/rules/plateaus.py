@@ -1,0 +1,78 @@
+"""Schedules that follow a metric, and lower the learning rate while it improves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import Violation
+
+FEW = 5
+"""Values of a metric from which nothing is concluded."""
+ALIKE = 3.0
+"""Times that a validation loss and the training loss beside it differ at most."""
+GROWN = 1.3
+"""Times that an accuracy has grown, and that it is less at first than the errors of who has learnt nothing."""
+DISTINCT = 4
+"""Values that are multiples of one fraction; of fewer that may be chance."""
+MAX_SAMPLES = 20_000
+"""The largest validation set of which shares are recognized."""
+ROUNDED = 2e-7
+"""Relative rounding of a share."""
+
+
+@dataclass
+class Measured:
+    """A metric that a schedule was given."""
+
+    metric: float
+    loss: float
+    """The usual training loss at that time."""
+    reduced: bool
+    """Whether the learning rate was lowered."""
+
+
+def contrary(
+    mode: str, seen: Sequence[Measured], site: CallSite | None, constant: float | None, most: float = 1.0
+) -> Iterator[Violation]:
+    """At the end: did a schedule lower the rate while its metric improved?
+
+    A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
+    which all values are shares of a number of samples, and that rises beyond a half while the loss halves, is an
+    accuracy; so is one that would be right less than half as often as a constant answer, while the loss falls below
+    that of it, or nearly never wrong while the loss was no better. constant: the least cross-entropy H of a constant
+    answer, which is right in exp(-H) of all at least. most: in so many of all it is right.
+    """
+    seen = seen[next((i for i, each in enumerate(seen) if math.isfinite(each.loss)), 0) :]  # known from an update on
+    places = [i for i, each in enumerate(seen) if each.reduced][:2]
+    if len(seen) < FEW or len(places) < 2 or not all(math.isfinite(v) for m in seen for v in (m.metric, m.loss)):
+        return
+    sign = 1 if mode == "max" else -1
+    earlier = [seen[0].metric, *(m.metric for m in seen[1 : places[0] + 1])]
+    better = sign * seen[places[0]].metric < sign * seen[0].metric
+    better &= sign * seen[places[1]].metric <= min(sign * v for v in earlier)
+    first, last = seen[0], seen[-1]
+    share = 100.0 if last.metric > 1 else 1.0
+    if not 0 < last.loss < first.loss:
+        return
+    if mode == "max":
+        known = better and all(0 < m.metric < ALIKE * m.loss and m.loss < ALIKE * m.metric for m in seen)
+    else:
+        rose = last.metric > 1.5 * first.metric or 2 * (share - last.metric) < share - first.metric
+        known = better and rose and 2 * last.metric > share and 2 * last.loss < first.loss
+        if constant is not None and last.loss < constant:
+            known |= better and 2 * (share - last.metric) < share * min(0.5, math.exp(-constant))
+            known |= constant <= first.loss and GROWN * first.metric < min(last.metric, share * (1 - most))
+        known = known and are_shares([m.metric / share for m in seen])
+    if known:
+        course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
+        yield "plateau-of-an-improving-metric", site, f"mode={mode!r}: {course} {last.loss:.4g}"
+
+
+def are_shares(values: Sequence[float]) -> bool:
+    """Whether all of them are multiples of one fraction, as shares of a number of samples are."""
+    if not all(0 <= v <= 1 for v in values) or len(set(values)) < DISTINCT:
+        return False
+    return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))

@@ -66,20 +66,24 @@ class FollowedUpdate(TorchFunctionMode):
         """Those that follow this update."""
         self.tracker: OptimizerTracker | None = None
         """The optimizer whose update is followed."""
+        self.only: Reader | None = None
+        """The reader that reads the rest of an update."""
         self.thread = self.num_calls = 0
         self.guarded: Callable[..., Any] = lambda call, *args: call(*args)
         """Makes a call of this package, which must not end the training."""
 
-    def begin(self, tracker: OptimizerTracker, without: Iterable[torch.Tensor]) -> None:
-        """An optimizer has stepped, and these weights never had a gradient."""
+    def begin(self, tracker: OptimizerTracker, without: Iterable[torch.Tensor], only: Reader | None = None) -> None:
+        """An optimizer has stepped, and these weights never had a gradient. only: the one reader of the rest of an
+        update."""
         if self.tracker is not None or tracker.sharded:
             return
         if has_compiled() or _get_current_function_mode_stack():
             return
-        weights = list(without)
+        self.only, weights = only, list(without)
         dense = [(p, g) for p in tracker.params if (g := p.grad) is not None and not g.is_sparse]
         flat = [p for (p, _), has in zip(dense, flags([g.any() for _, g in dense]), strict=True) if not has]
-        self.readers = [each for each in self.all_readers if self.seen.ask(each.begin, tracker, weights, flat)]
+        readers = self.all_readers if only is None else [only]
+        self.readers = [each for each in readers if self.seen.ask(each.begin, tracker, weights, flat) or only]
         if self.readers:
             self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0
             _push_mode(self)
@@ -88,7 +92,7 @@ class FollowedUpdate(TorchFunctionMode):
         """The update is over (tracker: of this optimizer), or the watch: whose it was, and what was found."""
         if self.tracker is None or tracker not in (None, self.tracker) or self.thread != threading.get_ident():
             return None, []
-        followed, self.tracker = self.tracker, None
+        followed, self.tracker, self.only = self.tracker, None, None
         above = []
         while self in _get_current_function_mode_stack():
             above.append(_pop_mode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,8 @@ from gradlab.watch.tracking.unheld_weights import UnheldWeights
 
 WANTED = {*FOLLOWED, LATE}
 """Updates after which the next one is followed."""
+COMPILERS = ("torch._inductor.compiler_bisector", "torch._dynamo.backends.debugging")
+"""Modules that `torch.compile` imports, of one backend and of the others, before anything is compiled."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
 
@@ -110,14 +113,14 @@ class LoopState:
         )
         self.not_finite, self.statistics = NotFinite(), IdleStatistics(models, self.trackers)
         self.own_targets, self.update_calls, self.initial = OwnTargets(), UpdateCalls(), InitialWeights()
-        self.still_targets = StillTargets(self.initial)
+        self.still_targets, self.drawn = StillTargets(self.initial), DrawnValues()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
             SampleAxes(),
             TokenMasks(),
             IdleTerms(models),
-            DrawnValues(),
+            self.drawn,
             LearntWeights(),
             OutputRanges(),
             ShareAxes(),
@@ -234,6 +237,15 @@ class LoopState:
         wanted = tracker.attempts in WANTED or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, without)
+
+    def follow_order(self) -> bool:
+        """An order is drawn: follow it to the next step of the first optimizer, if nothing is followed, nor is anything
+        to be compiled."""
+        ranks = self.ddp is not None or self.fsdp1
+        if ranks or not self.trackers or self.followed.tracker or any(each in sys.modules for each in COMPILERS):
+            return False
+        self.followed.begin(self.trackers[0], [], self.drawn)
+        return self.followed.only is not None
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:
         """Before a step, or at the end: that update is over. Whether it was followed."""

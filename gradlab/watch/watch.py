@@ -24,6 +24,7 @@ from gradlab.watch.observers.lr_schedule import ScheduleObserver
 from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
+from gradlab.watch.observers.shuffles import ShuffleObserver
 from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.update_calls import UpdateCallsObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
@@ -96,6 +97,7 @@ class Watch:
             self.flag_observer,
             AllReduceObserver(self.loop),
             StateDictObserver(self.loop),
+            ShuffleObserver(self.loop),
             self.hook_observer,
             UpdateCallsObserver(self.loop),
         ]

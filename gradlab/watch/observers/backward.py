@@ -219,7 +219,8 @@ class BackwardObserver:
     def graph(self, site: CallSite | None, roots: list[Tensor]) -> Graph:
         """What the graphs of the first passes at a line show; nothing is read after these."""
         loop, key = self.loop, (site, len(self.loop.trackers))
-        followed = loop.followed.tracker is not None and site not in self.followed
+        whole = loop.followed.tracker is not None and loop.followed.only is None
+        followed = whole and site not in self.followed
         if (known := self.graphs.get(key)) is not None and known[0] >= GRAPHS_PER_SITE and not followed:
             return known[1]
         self.followed |= {site} if followed else set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ DISTANCES = {"pow", "__pow__", "square", "abs"}
 BY_ROWS = {"linear", "conv1d", "conv2d", "relu", "tanh", "sigmoid", "gelu", "silu", "leaky_relu", "elu", "dropout"}
 BY_ROWS |= {"layer_norm", "batch_norm", "float", "to", "view", "reshape", "mul", "__mul__", *PICKS, *SUMS}
 """Functions that leave each row in its place."""
+PIECES = {"split", "split_with_sizes", "chunk", "tensor_split"}
 ORDERS = {"argsort", "sort", "topk"}
 NONE: frozenset[int] = frozenset()
 
@@ -68,6 +70,11 @@ class DrawnValues:
             if name in NOISE:
                 self.noise[result] = len(self.shapes) - 1
             return
+        if name in PIECES and isinstance(result, (list, tuple)):
+            starts = accumulate([len(each) for each in result], initial=0)
+            for start, each in zip(starts, result, strict=False):
+                self.note_piece(inputs[0], each, slice(start, start + len(each)))
+            return
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
         if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False
@@ -76,6 +83,8 @@ class DrawnValues:
         self.made_of[result] = made_of
         rows = NONE.union(*(self.rows_of(each, name) for each in inputs))
         self.rows[result] = frozenset(i for i in rows if result.shape[:1] == self.indices[i].shape)
+        if name == "__getitem__" and isinstance(args[1], slice):
+            self.note_piece(inputs[0], result, args[1])
         if name in PICKS and len(inputs) == 2 and not inputs[1].is_floating_point() and inputs[1].dim() == 1:
             self.rows[result] |= {len(self.indices)}
             self.indices.append(inputs[1].detach())
@@ -95,6 +104,13 @@ class DrawnValues:
                 self.errors[result] = why
         elif name in DISTANCES and inputs[0] in self.errors:
             self.found.append((result.grad_fn, ("unrelated-target", call_site(), self.errors[inputs[0]])))
+
+    def note_piece(self, given: Tensor, piece: Tensor, part: slice) -> None:
+        """Some rows that follow each other were taken."""
+        if given.shape[1:] == piece.shape[1:] and given in self.made_of:
+            self.made_of[piece], whole = self.made_of[given], self.rows.get(given, NONE)
+            self.rows[piece] = frozenset(range(len(self.indices), len(self.indices) + len(whole)))
+            self.indices += [self.indices[i][part] for i in whole]
 
     def rows_of(self, given: Tensor, name: str) -> frozenset[int]:
         """Those of which it can be told that the first dimension of what a function returns are still the rows."""

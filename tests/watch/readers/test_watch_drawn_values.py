@@ -50,6 +50,39 @@ def test_what_was_drawn_twice_is_not_the_same(loss, tmp_path):
     assert faults_of(loss, tmp_path) == [("unrelated-target", marked(loss))]
 
 
+def split_apart(*tables):
+    return [table[torch.randperm(64)].split(16) for table in tables]
+
+
+def sliced_apart(*tables):
+    return [[table[i : i + 16] for i in range(0, 64, 16)] for table in (t[torch.randperm(64)] for t in tables)]
+
+
+def split_together(*tables):
+    order = torch.randperm(64)
+    return [table[order].split(16) for table in tables]
+
+
+def picked_together(*tables):
+    order = torch.randperm(64)
+    return [[table[order[i : i + 16]] for i in range(0, 64, 16)] for table in tables]
+
+
+@pytest.mark.parametrize("pieces", [split_apart, sliced_apart, split_together, picked_together])
+def test_tables_that_are_shuffled_before_an_epoch(pieces, tmp_path):
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(8, 4), torch.randn(64, 8), torch.randint(4, (64,))
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for _ in range(2):
+            for part, labels in zip(*pieces(x, y), strict=True):
+                optimizer.zero_grad()
+                F.cross_entropy(model(part), labels).backward()
+                optimizer.step()
+    assert not w.broken
+    assert [f.name for f in w.faults] == ["unrelated-target"] * pieces.__name__.endswith("apart")
+
+
 def same_noise(m, x, y):
     noise = torch.randn_like(x)
     return F.mse_loss(m.same(noised(x, noise)), noise)

@@ -13,7 +13,6 @@ from watched_loops import batches, loss_of, net
 import gradlab
 from gradlab.watch import source_lines
 from gradlab.watch.call_site import USER
-from gradlab.watch.rules import lr_schedule as rules
 from gradlab.watch.rules import plateaus
 
 MADE = {

@@ -40,13 +40,16 @@ class Reader(Protocol):
         """
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """A call has returned."""
+        """A call has returned. Some read the graph alone."""
+        return
 
     def at_backward(self, roots: list[torch.Tensor]) -> None:
-        """A backward pass begins."""
+        """A backward pass begins. Some read the calls alone."""
+        return
 
     def end(self) -> Iterator[Violation]:
-        """The update is over: what was found; no tensor is kept."""
+        """The update is over: what was found; no tensor is kept. Some are asked at the end of the loop alone."""
+        yield from ()
 
 
 class AskingReader(Reader, Protocol):

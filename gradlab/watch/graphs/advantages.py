@@ -9,7 +9,7 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE
-from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, is_packed, variable
+from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, is_packed, nodes_below, variable
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.graph_sites import site_of
 
@@ -112,13 +112,6 @@ def heads(nodes: list[Any], is_error: bool) -> Heads:
 
 def below(node: Any) -> tuple[Heads, bool]:
     """All weights that a node depends on, and whether a logarithm is among its operations."""
-    queue, seen, weights, logarithm = [node], {node}, set(), False
-    while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
-        logarithm |= node.name() in LOGARITHMS
-        if (w := variable(node)) is not None:
-            weights.add(id(w))
-        inputs = set(inputs_of(node)) - seen
-        seen |= inputs
-        queue += inputs
-    return weights, logarithm
+    nodes = list(nodes_below([node]))
+    weights = {id(w) for each in nodes if (w := variable(each)) is not None}
+    return weights, any(each.name() in LOGARITHMS for each in nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,6 +192,24 @@ def holds_scaled(roots: list[torch.Tensor]) -> bool:
         visited |= inputs
         queue += inputs
     return bool(queue)
+
+
+def nodes_below(roots: Iterable[Any], ends: Container[str] = ()) -> Iterator[Any]:
+    """Nodes (or None, which is left out) and all below them, each once; not those below nodes with the names `ends`."""
+    queue = [node for node in roots if node is not None]
+    seen = set(queue)
+    while queue and len(seen) < MAX_NODES:
+        node = queue.pop()
+        yield node
+        if node.name() not in ends:
+            new = {each for each, _ in node.next_functions if each is not None} - seen
+            seen |= new
+            queue += new
+
+
+def is_of_activations(node: Any) -> bool:
+    """Whether it is computed from what a network returns, and not from weights alone."""
+    return any(each.name() in PRODUCTS for each in nodes_below([node]))
 
 
 def variable(node: Any) -> Any:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED
+from gradlab.watch.followed_update import FOLLOWED, Reader
 from gradlab.watch.graphs.networks_between import place
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 
-class Aliases:
+class Aliases(Reader):
     """Looks for weights that are written with their own values."""
 
     def __init__(self) -> None:
@@ -41,9 +41,6 @@ class Aliases:
             shares = self.factors.get(own, math.nan) + kwargs.get("alpha", 1)
             if name != "add_" or math.isclose(shares, 1):
                 self.found = self.found or call_site()
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """Averages are taken after the step."""
 
     def end(self) -> Iterator[Violation]:
         if self.found is not None:

@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallPath, CallSite, call_path
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED, NETWORKS
+from gradlab.watch.followed_update import FOLLOWED, NETWORKS, Reader
 from gradlab.watch.graphs.loss_graph import PRODUCTS
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.similarities import VIEWS
@@ -27,7 +27,7 @@ FEW = 4
 """Targets from which nothing is concluded."""
 
 
-class ConstantTargets:
+class ConstantTargets(Reader):
     """Compares the targets of several losses of one last layer, as of a discriminator's, in two updates in a row.
 
     Nothing is said of a layer whose output is used in any other way. A batch of data may be all of one class: the
@@ -81,9 +81,6 @@ class ConstantTargets:
                 if not self.has_stepped(self.owners[weight]):
                     self.sites[weight] = path[0][:2]
                 self.losses.setdefault(weight, {})[path] = (target[0].item() if same else None, args[1])
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         now: dict[int, float] = {}

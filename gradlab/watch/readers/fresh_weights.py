@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
-from gradlab.watch.graphs.loss_graph import MAX_NODES, variable
+from gradlab.watch.graphs.loss_graph import nodes_below, variable
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 IN_A_ROW = 3
@@ -52,14 +52,7 @@ class FreshWeights:
     def at_backward(self, roots: list[Tensor]) -> None:
         if not self.sites:
             return
-        queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-        seen, found = set(queue), set()
-        while queue and len(seen) < MAX_NODES:
-            node = queue.pop()
-            found.add(id(variable(node)))
-            inputs = {each for each, _ in node.next_functions if each is not None} - seen
-            seen |= inputs
-            queue += inputs
+        found = {id(variable(node)) for node in nodes_below(root.grad_fn for root in roots)}
         self.used |= found & self.sites.keys() if found & self.own else set()
 
     def end(self) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from gradlab.watch.call_site import CallSite, call_site
-from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import NETWORKS, tensors_in
+from gradlab.watch.followed_update import NETWORKS, Reader, tensors_in
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 PACKAGE = str(Path(__file__).parents[2])
@@ -25,7 +24,7 @@ SETTERS = (torch.Tensor.data.__set__, torch.Tensor.__setitem__)  # type: ignore[
 WRITTEN = (torch.Tensor, nn.Parameter)
 
 
-class GradientReads:
+class GradientReads(Reader):
     """A reader of updates that are followed after something was measured which it explains; see `wanted`."""
 
     def __init__(self, models: Sequence[nn.Module], trackers: Sequence[OptimizerTracker]) -> None:
@@ -45,13 +44,6 @@ class GradientReads:
             self.tracker, self.writes, self.run = tracker, {}, set()
             self.seen = any(getattr(each, name, None) for each in hooked for name in HOOKED)
         return self.following
-
-    def end(self) -> Iterator[Violation]:
-        """The rules about what was measured ask for what was found."""
-        yield from ()
-
-    def at_backward(self, roots: list[torch.Tensor]) -> None:
-        """Gradients are read after it."""
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if not args:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site
-from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.followed_update import Reader, tensors_in
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 SITE = "gradlab_site"
 """Key of a line in the metadata of a node."""
 
 
-class GraphSites:
+class GraphSites(Reader):
     """Leaves the lines at the nodes, which live no longer for it."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
@@ -27,12 +25,6 @@ class GraphSites:
             node: Any = each.grad_fn
             if node is not None:
                 node.metadata.setdefault(SITE, call_site())
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The lines are read by whoever reads the graph."""
-
-    def end(self) -> Iterator[Violation]:
-        yield from ()
 
 
 def site_of(node: Any) -> CallSite | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED, LATE
+from gradlab.watch.followed_update import FOLLOWED, LATE, Reader
 from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
@@ -38,7 +38,7 @@ class Spread:
     """ids of those of its last layer."""
 
 
-class LearntSpreads:
+class LearntSpreads(Reader):
     """Reads the graphs of the losses of two updates, of which one is late: the factors must have become smaller."""
 
     def __init__(self) -> None:
@@ -49,9 +49,6 @@ class LearntSpreads:
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.tracker, self.latest, self.passes = tracker, None, 0
         return tracker.attempts == FOLLOWED[0] or (tracker.attempts == LATE and tracker.index in self.earlier)
-
-    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """The graph is read."""
 
     def at_backward(self, roots: list[Tensor]) -> None:
         self.passes += len(roots)

@@ -10,9 +10,18 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED
+from gradlab.watch.followed_update import FOLLOWED, Reader
 from gradlab.watch.graphs.advantages import inputs_of
-from gradlab.watch.graphs.loss_graph import FACTORS, IDENTITIES, MAX_NODES, PRODUCTS, is_packed, split, variable
+from gradlab.watch.graphs.loss_graph import (
+    FACTORS,
+    IDENTITIES,
+    MAX_NODES,
+    PRODUCTS,
+    is_packed,
+    nodes_below,
+    split,
+    variable,
+)
 from gradlab.watch.readers.gradient_reads import HOOKED
 from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
@@ -42,7 +51,7 @@ class Weighting:
     site: CallSite | None = None
 
 
-class LearntWeights:
+class LearntWeights(Reader):
     """Reads the graphs of the losses of two updates: the weights are such, and have become smaller since."""
 
     def __init__(self) -> None:
@@ -54,9 +63,6 @@ class LearntWeights:
         if tracker.attempts == FOLLOWED[0]:
             self.earlier = None
         return tracker.attempts in FOLLOWED
-
-    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """The graph is read."""
 
     def at_backward(self, roots: list[Tensor]) -> None:
         found = self.latest = self.latest or Weighting()
@@ -168,14 +174,6 @@ def directions(node: Any, grows: bool, sign: int = 1) -> dict[int, int]:
 
 def leaves(node: Any) -> tuple[dict[int, Tensor], bool]:
     """The weights that a node depends on, by their ids, and whether it is made of activations."""
-    queue, seen, active = [node], {node}, False
-    found: dict[int, Tensor] = {}
-    while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
-        active |= node.name() in PRODUCTS
-        if (weight := variable(node)) is not None:
-            found[id(weight)] = weight
-        new = set(inputs_of(node)) - seen
-        seen |= new
-        queue += new
-    return found, active
+    nodes = list(nodes_below([node]))
+    found = {id(weight): weight for each in nodes if (weight := variable(each)) is not None}
+    return found, any(each.name() in PRODUCTS for each in nodes)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import Reader
 from gradlab.watch.graphs.advantages import LINEAR, inputs_of, terms_of
 from gradlab.watch.graphs.comparisons import ratio_of_itself
-from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
+from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, is_of_activations, is_packed, reduction_of, split
 from gradlab.watch.readers.divergences import averaged_over, divergence_weight, summed_over, use_of_latents
 from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
@@ -38,7 +39,7 @@ class Reduced:
     site: CallSite | None
 
 
-class LossTerms:
+class LossTerms(Reader):
     """Reads the graphs of the losses of one update, whose lines are known."""
 
     def __init__(self) -> None:
@@ -47,9 +48,6 @@ class LossTerms:
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.tracker, self.params, self.names, self.num_losses = tracker, tracker.params, tracker.names, 0
         return tracker.attempts == 1
-
-    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """The graph is read."""
 
     def at_backward(self, roots: list[Tensor]) -> None:
         if len(roots) != 1 or roots[0].grad_fn is None:
@@ -119,19 +117,6 @@ def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced
         shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
         if shape and (node.name().endswith("Backward0")) and not node.name().startswith("Nll"):
             yield Reduced(kind, tuple(shape), factor, site)
-
-
-def is_of_activations(node: Any) -> bool:
-    """Whether it is computed from what a network returns, and not from weights alone."""
-    queue, seen = [node], {node}
-    while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
-        if node.name() in PRODUCTS:
-            return True
-        new = set(inputs_of(node)) - seen
-        seen |= new
-        queue += new
-    return False
 
 
 def mixed(found: list[Reduced]) -> list[Violation]:

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import argument, tensors_in
+from gradlab.watch.followed_update import Reader, argument, tensors_in
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 VIEWS = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "transpose", "permute", "neg", "__neg__"}
@@ -36,7 +36,7 @@ class Slope:
     """Whether it is a size, as a norm: a penalty of it has a weight, which makes up for the number."""
 
 
-class MeanDerivatives:
+class MeanDerivatives(Reader):
     """Follows such derivatives of one update.
 
     Samples do not see each other: the derivative of a sum by one of them is that of its own output. A factor may make
@@ -93,9 +93,6 @@ class MeanDerivatives:
             alike = point.dim() and len(point) == samples > 1 and id(point) not in self.tracker.ids
             if alike and isinstance(slope, Tensor):
                 self.slopes[slope], self.derived[slope] = Slope(call_site(), point.detach(), samples), True
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         yield from (("derivative-of-mean", *each) for each in self.found[:1])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED, NETWORKS, tensors_in
+from gradlab.watch.followed_update import FOLLOWED, NETWORKS, Reader, tensors_in
 from gradlab.watch.readers.broadcasts import LOSSES
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 
-class OwnTargets:
+class OwnTargets(Reader):
     """Looks for loss functions that compare an output with one that was detached, or with what was computed of it.
 
     As the codes of a VQ-VAE, which follow the outputs of its encoder. An output without a gradient of weights of the
@@ -50,9 +50,6 @@ class OwnTargets:
         """Whether a network of such weights is called."""
         weights = [each for each in given if isinstance(each, nn.Parameter) and each.dim() > 1]
         return bool(weights) and all(each.shape in self.shapes for each in weights)
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         self.detached, self.memory = [], set()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED
+from gradlab.watch.followed_update import FOLLOWED, Reader
 from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, MAX_TERMS, PRODUCTS, REGRESSIONS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
@@ -27,7 +27,7 @@ PASSED |= {"IndexBackward0", "SelectBackward0", "SqueezeBackward1"}
 CHOICES = {"GatherBackward0", "IndexBackward0", "SelectBackward0"}
 
 
-class ReversedLosses:
+class ReversedLosses(Reader):
     """Reads the graphs of all losses of the second to sixth update: each must be such an error alone, of a layer that
     is trained.
 
@@ -55,9 +55,6 @@ class ReversedLosses:
         if tracker.attempts > FOLLOWED[1]:
             self.site = None
         return tracker.attempts == FOLLOWED[0] or self.is_pending
-
-    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """The graph is read."""
 
     def at_backward(self, roots: list[Tensor]) -> None:
         for root in roots:

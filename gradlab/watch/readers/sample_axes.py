@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument, tensors_in
-from gradlab.watch.graphs.loss_graph import MAX_NODES
+from gradlab.watch.graphs.loss_graph import nodes_below
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -75,12 +75,7 @@ class SampleAxes:
         read = {layer: next(iter(each)) for layer, each in self.read.items() if len(each) == 1}
         if not read:
             return
-        queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-        seen = set(queue)
-        while queue and len(seen) < MAX_NODES:
-            new = {each for each, _ in queue.pop().next_functions if each is not None} - seen
-            seen |= new
-            queue += new
+        seen = set(nodes_below(root.grad_fn for root in roots))
         for layer, (site, _) in read.items():
             if any(node in seen for node in self.nodes[layer]):
                 self.found[layer] = site

@@ -13,7 +13,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.advantages import SQUARES, inputs_of
-from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, variable
+from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, nodes_below, variable
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
@@ -93,15 +93,8 @@ class ScoreDirections:
 
     def reached(self, node: Any) -> frozenset[int]:
         """Optimizers whose weights get a gradient through a node; what is there may have been made before."""
-        queue, seen, found = [node], {node}, set[int]()
-        while queue and len(seen) < MAX_NODES:
-            node = queue.pop()
-            if (index := self.owners.get(id(variable(node)))) is not None:
-                found.add(index)
-            new = set(inputs_of(node)) - seen
-            seen |= new
-            queue += new
-        return frozenset(found)
+        below = (self.owners.get(id(variable(each))) for each in nodes_below([node]))
+        return frozenset(index for index in below if index is not None)
 
     def end(self) -> Iterator[Violation]:
         moved: dict[int, list[tuple[int, int, Scores]]] = {}

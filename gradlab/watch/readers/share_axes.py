@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import NETWORKS, argument, tensors_in
+from gradlab.watch.followed_update import NETWORKS, Reader, argument, tensors_in
 from gradlab.watch.readers.loss_arguments import are_shares
 from gradlab.watch.readers.similarities import compared
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -29,7 +29,7 @@ NORMS = {"layer_norm", "rms_norm", "normalize", "group_norm", "instance_norm"}
 """Functions whose result is the same of a multiple of what they are given."""
 
 
-class ShareAxes:
+class ShareAxes(Reader):
     """Follows what softmax returns to the sums of one update."""
 
     def __init__(self) -> None:
@@ -139,9 +139,6 @@ class ShareAxes:
         else:
             return
         self.sums[total] = self.found[-1], weights.sum(summed)
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]

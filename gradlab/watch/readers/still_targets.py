@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradlab.watch.call_site import USER, CallSite, origin
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import FOLLOWED, NETWORKS, tensors_in
+from gradlab.watch.followed_update import FOLLOWED, NETWORKS, Reader, tensors_in
 from gradlab.watch.readers.broadcasts import LOSSES
 from gradlab.watch.readers.own_targets import address
 from gradlab.watch.tracking.followers import alike
@@ -28,7 +28,7 @@ Called = tuple[Tensor, "CallSite | None"]
 """A weight, and where its network was called."""
 
 
-class StillTargets:
+class StillTargets(Reader):
     """Follows what networks without gradients put out, to the losses of one update.
 
     Their weights are those that the trained ones had at the beginning, as PyTorch has drawn them, so that nothing that
@@ -85,9 +85,6 @@ class StillTargets:
     def is_shown_alike(self, p: Tensor) -> bool:
         pairs = [(a, b) for a in self.given.get(id(p), ()) for b in self.inputs.get(p.shape, ())]
         return any(alike(a, b) and torch.equal(a, b) for a, b in pairs)
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         for made in self.targets:

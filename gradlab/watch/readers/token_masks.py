@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import argument
+from gradlab.watch.followed_update import Reader, argument
 from gradlab.watch.readers.sample_axes import ATTENTION
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -25,7 +25,7 @@ FEW = 16
 """Targets from which nothing is concluded."""
 
 
-class TokenMasks:
+class TokenMasks(Reader):
     """Reads the attention of one update. Where tokens are embedded twice, the first may be a source, all of which is
     seen."""
 
@@ -101,9 +101,6 @@ class TokenMasks:
         if not result.dim() and share > PADDED and have_an_end(target, len(tokens), padding):
             detail = f"{share:.0%} of its targets are {padding}, the padding of the embedding, which it does not ignore"
             self.found.append(("loss-input", call_site(), detail))
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """The calls are read."""
 
     def end(self) -> Iterator[Violation]:
         yield from self.found[:1]

@@ -11,8 +11,8 @@ from torch import Tensor
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, LATE, argument, tensors_in
-from gradlab.watch.graphs.advantages import below, inputs_of
-from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
+from gradlab.watch.graphs.advantages import below
+from gradlab.watch.graphs.loss_graph import PRODUCTS, is_of_activations, nodes_below
 from gradlab.watch.readers.hard_values import ADDITIONS
 from gradlab.watch.readers.thrown_losses import IN_A_ROW, REDUCTIONS
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
@@ -77,22 +77,15 @@ class UnusedTerms:
             parents = [n for each in inputs if (n := self.number_of(each.grad_fn)) is not None]
             node.metadata[NUMBER] = self.terms, len(self.terms)
             weights, _ = below(node)
-            known = frozenset(weights) if has_products(node) else frozenset[int]()
+            known = frozenset(weights) if is_of_activations(node) else frozenset[int]()
             is_loss = "loss" in name or "entropy" in name or name == "kl_div"
             is_loss |= name in REDUCTIONS and bool(inputs) and inputs[0].numel() > 1
             is_loss |= any(self.terms[each].is_loss for each in parents)
             self.terms.append(Term(call_site(), parents, name in ADDITIONS and len(inputs) > 1, is_loss, known))
 
     def at_backward(self, roots: list[Tensor]) -> None:
-        queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None] if self.terms else []
-        seen = set(queue)
-        while queue and len(seen) < MAX_NODES:
-            node = queue.pop()
-            if (number := self.number_of(node)) is not None:
-                self.used.add(number)
-            new = set(inputs_of(node)) - seen if node.name() not in PRODUCTS else set()
-            seen |= new
-            queue += new
+        nodes = nodes_below((root.grad_fn for root in roots), PRODUCTS) if self.terms else ()
+        self.used |= {number for node in nodes if (number := self.number_of(node)) is not None}
 
     def number_of(self, node: Any) -> int | None:
         terms, number = node.metadata.get(NUMBER, (None, None))
@@ -129,15 +122,3 @@ class UnusedTerms:
             elif term.is_loss and (alone := own & self.without) and not self.is_used(number):
                 names = [n for p, n in zip(self.tracker.params, self.tracker.names, strict=True) if id(p) in alone]
                 yield (term.site, 0), f"it is the only loss of {listed(names)}, and does not go backward"
-
-
-def has_products(node: Any) -> bool:
-    queue, seen = [node], {node}
-    while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
-        if node.name() in PRODUCTS:
-            return True
-        new = set(inputs_of(node)) - seen
-        seen |= new
-        queue += new
-    return False

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site, format_site
-from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import Reader
 from gradlab.watch.readers.gradient_reads import PACKAGE
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -45,7 +44,7 @@ class Call:
         return {"place": format_site(self.site), "code": code, "text": text, "times": self.times}
 
 
-class UpdateCalls:
+class UpdateCalls(Reader):
     """Takes the calls that observers see, and those of PyTorch's functions that compute losses or leave the graph."""
 
     def __init__(self) -> None:
@@ -69,12 +68,6 @@ class UpdateCalls:
             self.note(call_site(), f"{name}() of a tensor of shape {tuple(first.shape)}", "its graph ends here")
         elif isinstance(result, Tensor) and result.dim() == 0 and first.dim() and result.grad_fn is not None:
             self.note(call_site(), name, f"{float(result.detach()):.4g}")
-
-    def at_backward(self, roots: list[Tensor]) -> None:
-        """Backward passes are observed also in updates that are not followed."""
-
-    def end(self) -> Iterator[Violation]:
-        yield from ()
 
     def facts(self) -> list[dict[str, Any]]:
         return [call.facts() for call in folded(self.calls)]

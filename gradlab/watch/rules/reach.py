@@ -51,7 +51,7 @@ def at_step(
             yield "advantage-not-detached", b.advantages[key] or b.site, ""
         for key in list(b.bootstraps.keys() & tracker.ids)[:1]:
             yield "target-not-detached", b.bootstraps[key] or b.site, ""
-    yield from without_data(tracker, {key for each in trackers for key in each.ids})
+    yield from without_data(tracker, trackers)
     unused = tracker.unused
     again = [b for b in unused if tracker.index in b.stepped_terms]
     tracker.terms_again += bool(again)
@@ -71,15 +71,14 @@ def at_step(
             yield "clip-elsewhere", clip, why
 
 
-def without_data(tracker: OptimizerTracker, held: set[int]) -> Iterator[Violation]:
-    """At a step: does it train both sides of all comparisons of its losses, which are nothing but these?
-
-    held: ids of all optimizers' weights.
-    """
+def without_data(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker]) -> Iterator[Violation]:
+    """At a step: does it train both sides of all comparisons of its losses, which are nothing but these?"""
     pairs = [each for b in tracker.accumulated for each in b.comparisons]
-    alone = tracker.attempts and all(b.comparisons for b in tracker.accumulated)
-    judged_by_another = any((one ^ two) & held - tracker.ids for one, two, _ in pairs)  # as by an autoencoder's error
-    if pairs and alone and not judged_by_another and all(a & tracker.ids and b & tracker.ids for a, b, _ in pairs):
+    if not pairs or not tracker.attempts or not all(b.comparisons for b in tracker.accumulated):
+        return
+    others = {key for each in trackers for key in each.ids} - tracker.ids
+    judged_by_another = any((one ^ two) & others for one, two, _ in pairs)  # as by an autoencoder's error
+    if not judged_by_another and all(a & tracker.ids and b & tracker.ids for a, b, _ in pairs):
         yield "loss-without-data", pairs[0][2] or tracker.accumulated[0].site, ""
 
 

@@ -54,6 +54,19 @@ def test_dead_units_are_named_in_a_loop(tmp_path: Path) -> None:
     assert verdict(InFunctions(-50.0), F.cross_entropy, x, y, tmp_path / "dead") == "dead_units"
 
 
+def test_no_hook_is_left_after_the_model_between_two_looks(tmp_path: Path) -> None:
+    """It makes each call of the model slower."""
+    model, (x, y) = InFunctions(0.0), classes()
+    optimizer, hooks = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
+        for _ in range(FIRST + 3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            hooks.append(len(model._forward_hooks))
+            optimizer.step()
+    assert hooks == [0] * (FIRST - 1) + [1, 0, 0, 0] and not model._forward_pre_hooks
+
+
 def test_few_samples_kill_no_unit(tmp_path: Path) -> None:
     """Windows are as long as it takes to see 256 samples; with batches of 2 there is none."""
     x, y = classes()

@@ -83,7 +83,8 @@ class FollowedUpdate(TorchFunctionMode):
         if has_compiled() or _get_current_function_mode_stack():
             return
         self.only, weights = only, list(without)
-        dense = [(p, g) for p in tracker.params if (g := p.grad) is not None and not g.is_sparse]
+        params = tracker.params if only is None else []
+        dense = [(p, g) for p in params if (g := p.grad) is not None and not g.is_sparse]
         flat = [p for (p, _), has in zip(dense, flags([g.any() for _, g in dense]), strict=True) if not has]
         readers = self.all_readers if only is None else [only]
         self.readers = [each for each in readers if self.seen.ask(each.begin, tracker, weights, flat) or only]

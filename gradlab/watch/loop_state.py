@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import nn
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.arguments import is_fsdp1, parameter_names
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, FollowedUpdate, Reader
@@ -238,14 +239,16 @@ class LoopState:
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, without)
 
-    def follow_order(self) -> bool:
-        """An order is drawn: follow it to the next step of the first optimizer, if nothing is followed, nor is anything
-        to be compiled."""
-        ranks = self.ddp is not None or self.fsdp1
-        if ranks or not self.trackers or self.followed.tracker or any(each in sys.modules for each in COMPILERS):
-            return False
-        self.followed.begin(self.trackers[0], [], self.drawn)
-        return self.followed.only is not None
+    def follow_order(self) -> None:
+        """The loop begins: if its text draws orders, what they pick is followed to the next step of the first optimizer.
+
+        Later updates of an epoch draw none. Nothing is followed if anything may be compiled before.
+        """
+        files = {code.co_filename for code, _ in call_stack()}
+        text = "".join(line for file in files for line in linecache.getlines(file))
+        compiles = "compile" in text or any(each in sys.modules for each in COMPILERS)
+        if "randperm" in text and not compiles and self.trackers and self.ddp is None and not self.fsdp1:
+            self.followed.begin(self.trackers[0], [], self.drawn)
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:
         """Before a step, or at the end: that update is over. Whether it was followed."""

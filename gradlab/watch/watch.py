@@ -24,7 +24,6 @@ from gradlab.watch.observers.lr_schedule import ScheduleObserver
 from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
-from gradlab.watch.observers.shuffles import ShuffleObserver
 from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.update_calls import UpdateCallsObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
@@ -97,7 +96,6 @@ class Watch:
             self.flag_observer,
             AllReduceObserver(self.loop),
             StateDictObserver(self.loop),
-            ShuffleObserver(self.loop),
             self.hook_observer,
             UpdateCallsObserver(self.loop),
         ]
@@ -140,6 +138,7 @@ class Watch:
                 output.lock.close()
             raise
         self.instrumentation.start()
+        self.instrumentation.guarded(self.loop.follow_order)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -240,7 +240,7 @@ class LoopState:
             self.followed.begin(tracker, without)
 
     def follow_order(self) -> None:
-        """The loop begins: if its text draws orders, what they pick is followed to the next step of the first optimizer.
+        """The loop begins: if its text draws orders, what they pick is followed to the first optimizer's step.
 
         Later updates of an epoch draw none. Nothing is followed if anything may be compiled before.
         """

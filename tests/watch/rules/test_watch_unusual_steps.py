@@ -9,7 +9,7 @@ from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train, update
 
 import gradlab
-from gradlab.watch.graphs.loss_graph import graph_token
+from gradlab.watch.graphs.loss_graph import graph_token, node_below_factors
 
 
 class Raises(SGD):
@@ -176,11 +176,11 @@ def test_a_kept_loss_is_distinguished_from_nodes_that_live_anyway():
     """A parameter's node lives as long as the parameter; a part of the graph that is used again is no kept loss."""
     weight = nn.Parameter(torch.ones(()))
     other = (weight * 2).exp()  # keeps the parameter's node alive
-    mark = graph_token(weight / 2)
+    mark = graph_token(node_below_factors((weight / 2).grad_fn))
     assert mark is not None and mark() is None
     shared = other.square()
-    first, loss = graph_token(shared / 2), shared / 3
-    second = graph_token(loss)
+    first, loss = graph_token(node_below_factors((shared / 2).grad_fn)), shared / 3
+    second = graph_token(node_below_factors((loss).grad_fn))
     assert first() is None and second() is not None
     kept, loss = shared, None
     assert second() is not None and kept is not None

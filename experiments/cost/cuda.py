@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 
 from turns import TRANSFORMER, Batch, Case, Contender, Turn, adamw, mean_loss, measure
 
@@ -34,21 +36,10 @@ CASES = {
 }
 
 
-def bare(model: nn.Module, batches: Iterator[Batch], half: bool = False) -> None:
+def loop(model: nn.Module, batches: Iterator[Batch], half: bool = False, watched: bool = False) -> None:
+    """The loop that everyone writes by hand, clipped. half: in bf16."""
     optimizer = adamw(model)
-    for inputs, targets in batches:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            loss = mean_loss(model, inputs, targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
-
-
-def watched(model: nn.Module, batches: Iterator[Batch], half: bool = False) -> None:
-    """`bare` in a watch."""
-    optimizer = adamw(model)
-    with gradlab.watch(model, optimizer, folder="watched", quiet=True):
+    with gradlab.watch(model, optimizer, folder="watched", quiet=True) if watched else nullcontext():
         for inputs, targets in batches:
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -56,14 +47,6 @@ def watched(model: nn.Module, batches: Iterator[Batch], half: bool = False) -> N
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
             optimizer.step()
-
-
-def bare_half(model: nn.Module, batches: Iterator[Batch]) -> None:
-    bare(model, batches, half=True)
-
-
-def watched_half(model: nn.Module, batches: Iterator[Batch]) -> None:
-    watched(model, batches, half=True)
 
 
 def report(label: str, turns: dict[str, list[Turn]]) -> list[dict[str, object]]:
@@ -82,11 +65,11 @@ def report(label: str, turns: dict[str, list[Turn]]) -> list[dict[str, object]]:
 def main() -> None:
     lines = []
     for label, case in CASES.items():
-        half = "bf16" in label
-        contenders = {"bare": Contender(bare_half if half else bare, "bare")}
+        by_hand = partial(loop, half="bf16" in label)
+        contenders = {"bare": Contender(by_hand, "bare")}
         for monitor in ("none", "summary", "full"):
             contenders[monitor] = Contender([*CLIP, f"monitor={monitor}"], "bare", exact=False)
-        contenders["watched"] = Contender(watched_half if half else watched, "bare", exact=False)
+        contenders["watched"] = Contender(partial(by_hand, watched=True), "bare", exact=False)
         teams = measure(case, contenders)
         lines += report(label, {name: [turn for team in teams for turn in team[name]] for name in contenders})
     for line in lines:

@@ -17,16 +17,16 @@ from gradlab.base.distributed import World
 from gradlab.base.option import Invalid, within
 from gradlab.config.schema import Config
 from gradlab.data.base import Splits
-from gradlab.data.stream import by_batch, streamed
+from gradlab.data.stream import by_batch
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint, evaluation
 from gradlab.train.build_data import samples_of
-from gradlab.train.model_mismatch import check_batch_norm, too_small
+from gradlab.train.model_mismatch import check_batch_norm, check_classes, too_small
 from gradlab.train.recompute import recompute_
 from gradlab.train.unsaved_state import register_all
-from gradlab.update.loss import Loss, class_axis
+from gradlab.update.loss import Loss
 from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
 from gradlab.update.step import Update
@@ -79,7 +79,7 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     try:
         with torch.no_grad(), recording_order(model) as called:
             outputs = model(inputs)
-            check_classes(data, loss, outputs, targets, name)  # before the loss: targets beyond end a CUDA process
+            check_classes(data, loss, outputs, targets, name)  # first: on CUDA targets beyond them end the process
             loss.sum(outputs, targets)
         with torch.no_grad():
             loss.tried(model, inputs, outputs, targets)
@@ -96,19 +96,6 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     finally:
         model.train(training)
     return called
-
-
-def check_classes(data: Splits, loss: Loss, outputs: Any, targets: Any, name: str) -> None:
-    """Raise `Invalid` for a model with fewer outputs than the data has classes; tell streams how many it has."""
-    classified = data.spec.targets in ("classes", "tokens") and loss.takes != "batch"  # one's own may need one fewer
-    if not (classified and isinstance(outputs, torch.Tensor) and outputs.dim()):
-        return
-    classes = outputs.shape[class_axis(outputs, targets) if isinstance(targets, torch.Tensor) else -1]
-    for split in (data.train, data.test):
-        if (stream := streamed(split)) is not None and loss.takes == "targets":
-            stream.classes = classes
-    if classes < data.spec.outputs:
-        raise Invalid("model", name, f"has {classes} outputs, but the data has {data.spec.outputs} classes")
 
 
 class Built(NamedTuple):

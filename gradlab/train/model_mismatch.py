@@ -9,6 +9,8 @@ import torch
 
 from gradlab.base.option import Invalid
 from gradlab.data.base import Splits
+from gradlab.data.stream import streamed
+from gradlab.update.loss import Loss, class_axis
 
 
 def too_small(model: torch.nn.Module, inputs: Any) -> str:
@@ -35,6 +37,19 @@ def too_small(model: torch.nn.Module, inputs: Any) -> str:
     for hook in hooks:
         hook.remove()
     return found[0] if found else ""
+
+
+def check_classes(data: Splits, loss: Loss, outputs: Any, targets: Any, name: str) -> None:
+    """Raise `Invalid` for a model with fewer outputs than the data has classes; tell streams how many it has."""
+    classified = data.spec.targets in ("classes", "tokens") and loss.takes != "batch"  # one's own may need one fewer
+    if not (classified and isinstance(outputs, torch.Tensor) and outputs.dim()):
+        return
+    classes = outputs.shape[class_axis(outputs, targets) if isinstance(targets, torch.Tensor) else -1]
+    for split in (data.train, data.test):
+        if (stream := streamed(split)) is not None and loss.takes == "targets":
+            stream.classes = classes
+    if classes < data.spec.outputs:
+        raise Invalid("model", name, f"has {classes} outputs, but the data has {data.spec.outputs} classes")
 
 
 def check_batch_norm(model: torch.nn.Module, data: Splits, samples: int, batch_size: int, world_size: int) -> None:

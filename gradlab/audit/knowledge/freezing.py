@@ -10,9 +10,9 @@ def freeze(engine: Engine, weights: Value, off: bool) -> None:
     """Set requires_grad of parameters, of one of them or of something unknown to False (`off`) or to something else."""
     known = weights.kind in ("params", "param")
     if not off:
-        for model in [m for one in weights.items or [weights] for m in wholes(one.root())] + engine.frozen_models * (
-            not known
-        ):
+        theirs = [m for one in weights.items or [weights] for m in wholes(one.root())]
+        some = known and any(m.frozen for m in theirs)  # else they may be a part of any that is frozen
+        for model in theirs if some else [*theirs, *engine.frozen_models]:
             model.thawed = True
         engine.thawing |= not known
         return

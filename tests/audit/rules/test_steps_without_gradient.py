@@ -116,6 +116,19 @@ for x, y in loader:
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
 """,
+    "frozen, but for the layer that a method returns": """
+from somewhere import make
+model = make()
+for p in model.parameters():
+    p.requires_grad = False
+for p in model.get_classifier().parameters():
+    p.requires_grad = True
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
     "frozen under a condition": """
 if len(loader) < 3:
     model.requires_grad_(False)

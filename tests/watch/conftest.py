@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gradlab.watch import loop_state
+
 
 @pytest.fixture(scope="package", autouse=True)
 def frozen_objects() -> Iterator[None]:
@@ -17,7 +19,8 @@ def frozen_objects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled() -> None:
-    """In a process in which something was compiled, no calls are followed."""
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process in which something was compiled, or a compiler was loaded, no calls are followed."""
+    monkeypatch.setattr(loop_state, "COMPILERS", ())
     if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
         dynamo.counters.clear()

@@ -73,6 +73,11 @@ def under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def devices_shared() -> bool:
+    """Whether ranks of this host have a CUDA device in common, which NCCL refuses."""
+    return 0 < torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def world() -> World:
     """This process's world; joins the process group at the first call, once a process however many runs follow."""
     if not under_torchrun():
@@ -81,11 +86,9 @@ def world() -> World:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks wait for each other: left alone, they would do so for ever
         end_with_parent()
     if size > 1 and not torch.distributed.is_initialized():
-        devices = torch.cuda.device_count()
-        on_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        backend = "cpu:gloo,cuda:nccl" if devices >= on_host else "gloo"  # NCCL refuses two ranks on one device
-        if devices:
-            torch.cuda.set_device(local % devices)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and not devices_shared() else "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local % torch.cuda.device_count())
         start = restarts.start()
         if start is None:
             torch.distributed.init_process_group(backend)

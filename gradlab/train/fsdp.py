@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from gradlab.base.distributed import World
+from gradlab.base.distributed import World, devices_shared
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.schema import Config, choices
 from gradlab.train.recompute import matching
@@ -39,7 +39,7 @@ class Sharded(torch.nn.Module):
 
 def check(config: Config, device: torch.device) -> None:
     """Raise `Invalid` for what cannot be exact, or cannot work, on shards of parameters."""
-    if device.type == "cuda" and torch.distributed.get_backend() == "gloo":
+    if device.type == "cuda" and devices_shared():
         raise Invalid("trainer.parallel", "fsdp", "needs a CUDA device for each rank: these share one")
     if config.trainer.compile:
         raise Invalid("trainer.compile", True, "not with trainer.parallel=fsdp")

@@ -74,6 +74,12 @@ def definition(project: Project, name: str, module: Module) -> tuple[Module, ast
     return project.resolve(".".join([imported, *rest]), level, module)
 
 
+def fields(value: Value) -> list[str]:
+    """The annotated names of a class and its bases, in order: what a dataclass or a named tuple is made with."""
+    found = [part for node in reversed(value.lineage) for part in node.body if isinstance(part, ast.AnnAssign)]
+    return list(dict.fromkeys(part.target.id for part in found if isinstance(part.target, ast.Name)))
+
+
 def forget_assigned(value: Value) -> None:
     """After __init__: attributes that methods count up are indices, flags that they assign are not known."""
     for node in value.lineage:

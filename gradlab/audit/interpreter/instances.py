@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradlab.audit.interpreter.classes import forget_assigned, new_object
+from gradlab.audit.interpreter.classes import fields, forget_assigned, new_object
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.methods import SAME_MODEL
 from gradlab.audit.knowledge.opaque_calls import HOLDING, may_hold_optimizer
@@ -27,6 +27,11 @@ def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[st
     value.received_training = any(v.kind in HOLDING for a in [*args, *keywords.values()] for v in every(a))
     if (found := value.method("__init__")) is not None:
         engine.enter(*found, args, keywords, value, at)
+    elif value.kind == "instance":
+        names = fields(value)
+        value.attributes |= {**dict(zip(names, args)), **{k: v for k, v in keywords.items() if k in names}}
+        if (found := value.method("__post_init__")) is not None:
+            engine.enter(*found, [], {}, value, at)
     forget_assigned(value)
     return value
 

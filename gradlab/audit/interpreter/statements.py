@@ -12,7 +12,7 @@ from gradlab.audit.interpreter.binding import bind, merge_attributes, revert_att
 from gradlab.audit.interpreter.canonical_text import youngest
 from gradlab.audit.interpreter.context_managers import enter_object, leave
 from gradlab.audit.interpreter.loops import follow_for, follow_while
-from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.context_regions import regions, settled
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
@@ -135,7 +135,7 @@ def follow_with(engine: Engine, node: ast.With) -> None:
     opened: list[tuple[Value, ast.expr]] = []
     for item in node.items:
         value = engine.value(item.context_expr)
-        found = regions(value, item.context_expr)
+        found = settled(regions(value, item.context_expr), node.body)
         engine.regions = [*engine.regions, *found]
         opened.append((value, item.context_expr))
         bound = value.entered or value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from gradlab.audit.source.syntax import dotted
+from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.conditions import TRUE, Formula, joined
 from gradlab.audit.trace.values import Event, Region, Value
 
@@ -35,6 +35,12 @@ def regions(value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
     if value.kind == "method" and value.node.name in ("no_sync", "accumulate"):
         return [Region(value.node.name, when, node)]
     return []
+
+
+def settled(found: list[Region], body: list[ast.stmt]) -> list[Region]:
+    """The regions of a block: where a loss goes backward in it, there is a graph, whatever `set_grad_enabled` is given."""
+    ends = any(isinstance(part, ast.Attribute) and part.attr == "backward" for node in body for part in walk(node))
+    return [replace(r, kind="grad") if ends and r.kind == "perhaps_grad" else r for r in found]
 
 
 def add_sync_flag(forward: Event) -> None:

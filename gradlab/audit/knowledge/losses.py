@@ -26,7 +26,7 @@ COUNTS = re.compile(
 CLASSES = re.compile(r"cross_?entropy|nll|ctc|bce", re.I)
 """Loss functions whose second argument is no prediction."""
 LOGITS = re.compile(
-    r"torch\.nn\.(functional\.)?(CrossEntropyLoss|BCEWithLogitsLoss|NLLLoss|cross_entropy|nll_loss"
+    r"torch\.nn\.(functional\.)?(CrossEntropyLoss|BCEWithLogitsLoss|NLLLoss|KLDivLoss|cross_entropy|nll_loss|kl_div"
     r"|binary_cross_entropy_with_logits)"
 )
 """Loss functions of PyTorch's that take no probabilities."""
@@ -108,10 +108,13 @@ def loss(
 def predictions(args: list[Value], maker: str) -> list[Value]:
     """The arguments of a loss function without the second one, where that is data: classes, or called a target."""
     second = args[1] if len(args) > 1 else None
-    unknown = second is not None and second.kind == "unknown" and all(v.kind == "unknown" for _, v in second.choice)
-    if second is None or not unknown or not (CLASSES.search(maker) or TARGETS.search(second.name)):
+    if second is None:
         return args
-    return [args[0], *args[2:]]
+    classes, named = CLASSES.search(maker), TARGETS.search(second.name)
+    unknown = second.kind == "unknown" and all(v.kind == "unknown" for _, v in second.choice)
+    if (unknown and (classes or named)) or (classes and named and not second.choice):
+        return [args[0], *args[2:]]
+    return args
 
 
 def divisible(node: ast.Call, made: Value) -> Value:

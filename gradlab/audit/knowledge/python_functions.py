@@ -59,6 +59,12 @@ def as_number(call: CallSite) -> Value | None:
     return detached(call.engine, call.node, call.first) if tensor else None
 
 
+def namespace(call: CallSite) -> Value:
+    made = Value("instance", call.tail)
+    made.attributes |= call.keywords
+    return made
+
+
 def executed(call: CallSite) -> None:
     """exec() of another file's text: the numbers and words at the top of the module may be others from now on."""
     names = call.engine.top(call.engine.module).names
@@ -147,6 +153,7 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
         ("dict", "OrderedDict"),
         lambda call: dictionary_of_pairs(call.args[0]) if call.args else dictionary(call.keywords),
     ),
+    **dict.fromkeys(("SimpleNamespace", "Namespace"), namespace),
     "enumerate": enumerated,
     "zip": lambda call: Value("zipped", items=call.args),
     "map": mapped,

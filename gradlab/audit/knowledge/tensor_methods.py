@@ -86,7 +86,7 @@ def detached(engine: Engine, node: ast.AST, of: Value | None = None) -> Value:
 def detached_method(call: CallSite, owner: Value) -> Value:
     if call.name == "requires_grad_" and own_gradient(owner):
         return owner
-    if call.name == "backward" or not all(map(is_traced, call.args)):
+    if call.name == "backward" or not (call.name in OF_ONE or all(map(is_traced, call.args))):
         return Value(made=True)
     return owner.derived("detached")
 

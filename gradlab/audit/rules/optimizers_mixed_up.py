@@ -10,7 +10,7 @@ from gradlab.audit.rules.reach import known, overlap, put_into_train
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.provenance import sources
+from gradlab.audit.trace.provenance import is_traced, sources
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, differentiable, same
 from gradlab.audit.trace.values import Event, Value
@@ -82,11 +82,11 @@ def never_used(zero: Event) -> bool:
 
 @scenario_rule("GL702")
 def weights_twice(scenario: Scenario) -> Iterator[Hit]:
-    steps = [s for s in scenario.of("step") if whole(s.event.value) is not None]
+    steps = [s for s in scenario.of("step") if whole(s.event.value)]
     for i, first in enumerate(steps):
         for second in steps[i + 1 :]:
             one, two = first.event.value, second.event.value
-            if first.k != second.k or one is None or two is None or same(one, two) or whole(one) is not whole(two):
+            if first.k != second.k or one is None or two is None or same(one, two) or whole(one) != whole(two):
                 continue
             at = scenario.places
             between = scenario.steps[at[id(first)] + 1 : at[id(second)]]
@@ -105,24 +105,34 @@ def line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
 
 
-def whole(optimizer: Value | None) -> Value | None:
-    """The one model whose parameters an optimizer holds, all of them."""
-    if optimizer is None or optimizer.kind != "optimizer" or optimizer.some or len(optimizer.trained) != 1:
-        return None
-    return (
-        optimizer.trained[0] if optimizer.call is not None and optimizer.trained[0].kind in ("model", "ddp") else None
-    )
+def whole(optimizer: Value | None) -> frozenset[Value]:
+    """The models whose parameters an optimizer holds, all of them."""
+    if optimizer is None or optimizer.kind != "optimizer" or optimizer.some or optimizer.call is None:
+        return frozenset()
+    models = frozenset(optimizer.trained)
+    return models if all(model.kind in ("model", "ddp") for model in models) else frozenset()
+
+
+def learning(root: Value) -> bool:
+    """Whether nothing freezes a network, or something may unfreeze it."""
+    return not root.frozen or root.thawed
 
 
 def left_out(scenario: Scenario) -> bool:
-    """Whether a loss comes from a network that is made or put into train() here, and none of the optimizers holds."""
+    """Whether a loss comes from a network that is to be trained, and none of the optimizers holds.
+
+    It is made or put into train() here, or a loss goes backward that comes from nothing else.
+    """
     loop = scenario.loop
     held = [model for optimizer in loop.optimizers() for model in optimizer.trained]
     if any(optimizer.some or not optimizer.trained for optimizer in loop.optimizers()):
         return False
     modes = {model.root() for model in put_into_train(loop)}
-    models = [event.value for s in scenario.of("backward") if s.event.value for event in sources(s.event.value)]
-    return any(
-        model is not None and (model.root() in modes or fresh(model)) and not any(overlap(model, h) for h in held)
-        for model in models
-    )
+    for loss in (s.event.value for s in scenario.of("backward") if s.event.value is not None):
+        models = [event.value for event in sources(loss) if event.value is not None]
+        others = [model for model in models if not any(overlap(model, one) for one in held)]
+        if any(model.root() in modes or fresh(model) for model in others):
+            return True
+        if others and others == models and is_traced(loss) and all(learning(model.root()) for model in models):
+            return True
+    return False

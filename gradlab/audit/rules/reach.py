@@ -158,6 +158,17 @@ def known(models: tuple[Value, ...]) -> bool:
     return bool(roots) and made and all(m.kind in NETWORKS and m.prepared is None for m in roots)
 
 
+def separate(loop: TrainingLoop, models: Iterable[Value]) -> bool:
+    """Whether each of these models is made in the text, or is all that an optimizer of the loop has.
+
+    What is handed in may be a part of something else that is; but then an optimizer of its own would be for weights
+    that another steps on.
+    """
+    alone = {o.trained[0].root() for o in loop.optimizers() if len(o.trained) == 1 and not o.some and not o.choice}
+    own = [known((m,)) or (m.root() in alone and m.root().kind in NETWORKS and not m.root().prepared) for m in models]
+    return bool(own) and all(own)
+
+
 def overlap(one: Value, two: Value) -> bool:
     """Whether two models are, or may be, one, or one is a part of the other."""
     a, b = one.root(), two.root()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.audit.rules.ownership import concerns, partial_zero
-from gradlab.audit.rules.reach import known, overlap
+from gradlab.audit.rules.reach import overlap, separate
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.trace.provenance import is_traced, sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
 GIVING = {"backward", "given", "opaque", "taken"}
@@ -48,7 +49,7 @@ def before_backward(scenario: Scenario, step: Occurrence, optimizer: Value) -> O
 def unreached(scenario: Scenario, step: Occurrence, optimizer: Value) -> bool:
     """Whether every loss since the last zeroing comes from networks that are known, and are none of the optimizer's."""
     loop = scenario.loop
-    if not single(optimizer.trained) or uncertain(loop, "model", "ddp", "params", "optimizer", "gradients", "self"):
+    if not single(loop, optimizer.trained) or uncertain(loop, "model", "ddp", "params", "optimizer", "gradients", "self"):
         return False
     if any(event.kind in ("given", "reduce") for event in loop.events):
         return False
@@ -57,7 +58,7 @@ def unreached(scenario: Scenario, step: Occurrence, optimizer: Value) -> bool:
         if loss is None or loss.kind != "tensor" or not is_traced(loss) or not sources(loss):
             return False
         models = tuple(event.value for event in sources(loss) if event.value is not None)
-        if not single(models) or any(overlap(one, two) for one in models for two in optimizer.trained):
+        if not single(loop, models) or any(overlap(one, two) for one in models for two in optimizer.trained):
             return False
     return bool(losses)
 
@@ -73,10 +74,9 @@ def since_zeroing(scenario: Scenario, step: Occurrence, optimizer: Value) -> lis
     return scenario.of("backward")
 
 
-def single(models: tuple[Value, ...]) -> bool:
-    """Whether these models are made in the text, and none is a part of several."""
-    roots = [model.root() for model in models]
-    return bool(roots) and all(known((root,)) and not root.shared for root in roots)
+def single(loop: TrainingLoop, models: tuple[Value, ...]) -> bool:
+    """Whether these models are separate, and none is a part of several."""
+    return separate(loop, models) and not any(model.root().shared for model in models)
 
 
 def frozen(model: Value, optimizer: Value) -> bool:

@@ -100,7 +100,7 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
             before = before or updates(scenario, zero.k - 1, optimizer)
             if not (before and before[-1].kind == "backward" and after and after[0].kind == "step"):
                 continue
-            if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero):
+            if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero, before[-1]):
                 continue
             if instead_of_step(loop, zero):
                 continue
@@ -160,10 +160,10 @@ def gradients_assigned(scenario: Scenario, zero: Occurrence, step: Occurrence) -
     return any(s.kind == "given" for s in steps) or any(receives & {"params", "gradients"} for receives in calls)
 
 
-def batch_rejected(scenario: Scenario, zero: Occurrence) -> bool:
+def batch_rejected(scenario: Scenario, zero: Occurrence, backward: Occurrence) -> bool:
     """Whether gradients are set to zero under a flag, or a check of a norm, that may mark a bad batch."""
     loop = scenario.loop
     young = [a for a in loop.atoms if a.birth > loop.birth and a not in loop.boundary]
     flags = {a.key for a in young if a.kind in ("flag", "finite")}
-    guards = scenario.own_guards(zero)
+    guards = zero.guards - backward.guards
     return any(key in guard for guard, _ in guards for key in flags if "is not None" not in key)

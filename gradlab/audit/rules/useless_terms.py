@@ -57,14 +57,15 @@ def without_graph(term: Value, loss: Value) -> bool:
 def idle(term: Value, loss: Value, moved: list[Value]) -> bool:
     """Whether a term reaches none of the networks that are moved, of which another term reaches one."""
     passed = tuple(event.value for event in (*term.chain, *sources(term)) if event.value is not None)
-    return known(passed) and not reaches(term, moved) and any(reaches(one, moved) for one in loss.parts)
+    apart = known(passed) and known(tuple(moved)) and not reaches(term, moved)
+    return apart and any(reaches(one, moved) for one in loss.parts)
 
 
 def moved_by(scenario: Scenario, backward: Occurrence) -> list[Value]:
     """The networks of optimizers that step with the gradients of a backward pass, where all optimizers' are known."""
     loop = scenario.loop
     optimizers = loop.of_networks()
-    if any(not known(o.trained) or o.some or o.choice for o in optimizers):
+    if any(not o.trained or o.some or o.choice for o in optimizers):
         return []
     if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):
         return []
@@ -73,10 +74,12 @@ def moved_by(scenario: Scenario, backward: Occurrence) -> list[Value]:
 
 def steps_with(scenario: Scenario, backward: Occurrence, optimizer: Value) -> bool:
     """Whether an optimizer uses the gradients of a backward pass before it zeroes them."""
-    kinds = ("step", "zero")
-    after = (s for s in scenario.after(backward) if s.kind in kinds and concerns(scenario.loop, s, optimizer))
-    first = next(after, None)
-    return first is not None and first.kind == "step"
+    for one in scenario.after(backward):
+        if one.kind == "zero" and concerns(scenario.loop, one, optimizer) is not False:
+            return False
+        if one.kind == "step" and concerns(scenario.loop, one, optimizer):
+            return True
+    return False
 
 
 def reaches(term: Value, models: list[Value]) -> bool:

@@ -114,6 +114,8 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
         beside = i > 0 and value.source == "criterion"  # a tensor, or a number for the log
         roots, word = output(value, i, count)
         facts: dict[str, Any] = {"roots": roots | {next(births)}, "pieces": take_apart(value, str(i))}
+        if len(value.graphs) == count:
+            facts |= {"layers": value.graphs[i][0], "lost": value.graphs[i][1], "graphs": ()}
         if len(value.outputs) == count and value.outputs[i][2] != "mean":
             facts["reduction"] = "unknown"  # the method may be given another word than its default
         item = value.derived("tensor", name, unsure=beside, range=word, traced=value.traced, **facts)

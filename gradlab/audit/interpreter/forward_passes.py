@@ -9,8 +9,9 @@ from gradlab.audit.knowledge.value_ranges import UNKNOWN
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import events
+from gradlab.audit.trace.provenance import WITHOUT_GRAPH, parts
 from gradlab.audit.trace.tensors import roots_of
-from gradlab.audit.trace.values import Event, Value
+from gradlab.audit.trace.values import Event, Graph, Value
 
 NESTED, PASSES = 60, 40
 """Calls that one forward pass may enter, and forward passes that are entered from one entry point."""
@@ -30,18 +31,22 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
         engine.passes[key] = None  # a network that calls itself
         engine.passes[key], happened = enter_pass(engine, node, root, found, args)
         engine.clearing[key] = [e.value for e in happened if e.kind == "zero" and e.owner is None]
+        engine.graphs[key] = graphs(engine.passes[key], args, root)
     for cleared in engine.clearing.get(key, ()):
         engine.emit("zero", node, cleared)
     result = engine.passes[key]
     if result is None:
         return made
     made.roots = made.roots | tokens(engine, result)
+    made.graphs = tuple((made.layers | alive, made.lost | lost) for alive, lost in engine.graphs.get(key, ()))
+    made.update(layers=made.layers.union(*(g[0] for g in made.graphs)), lost=made.lost.union(*(g[1] for g in made.graphs)))
     if result.kind == "list":
         made.outputs = tuple((output_range(item), tokens(engine, item), item.reduction) for item in result.items)
     elif result.kind == "dict":
         made.entries = {key: (output_range(item), tokens(engine, item)) for key, item in result.attributes.items()}
     elif result.kind == "detached" and result.cut is not None:  # whatever it returns
-        made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path)
+        lost = made.lost | {(root, result.cut, result.cut_path)}
+        made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path, layers=frozenset(), lost=lost)
     elif result.kind == "tensor":
         made.range = made.range or ("" if root.last == UNKNOWN else result.range)
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
@@ -64,6 +69,26 @@ def enter_pass(
     engine.out += [event for event in happened if event.kind == "unstable"]
     cut = made[0] is not None and all(one.kind == "detached" for one in engine.answers)
     return made[0] if cut or made[0] is None or made[0].kind != "detached" else Value(), happened
+
+
+def graphs(result: Value | None, args: list[Value], owner: Value) -> list[Graph]:
+    """What each part of a network's result, or all of it, comes from inside the network; nothing where that is hidden.
+
+    What the network keeps of it may go on from there.
+    """
+    every = [one for value in (result, *args) if value is not None for one in parts(value)]
+    if result is None or not all(one.traced or one.kind in (*WITHOUT_GRAPH, "list", "dict") for one in every):
+        return []
+    outside = [one for value in args for one in parts(value)]
+    layers = {layer for one in outside for layer in one.layers}
+    cuts = {cut for one in outside for cut in one.lost}
+    items = result.items if result.kind == "list" else [result]
+    own = [parts(item) for item in items]
+    kept = frozenset(x for v in owner.attributes.values() if v.kind == "tensor" for x in v.layers)
+    return [
+        (kept.union(*(v.layers for v in item)) - layers, frozenset(x for v in item for x in v.lost) - cuts)
+        for item in own
+    ]
 
 
 def tokens(engine: Engine, value: Value) -> frozenset[int]:

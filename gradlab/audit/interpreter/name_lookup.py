@@ -15,7 +15,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import sync_atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import take_apart
+from gradlab.audit.trace.provenance import cut_off, take_apart
 from gradlab.audit.trace.values import Value
 
 BOUND = {
@@ -143,7 +143,7 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     if value.kind == "optimizer" and name == "defaults":
         return Value("dict")  # of settings
     if value.kind == "tensor" and name == "data":
-        return Value("detached", cut=node, cut_path=engine.module.path)
+        return Value("detached", cut=node, cut_path=engine.module.path, **cut_off(engine, node, [value]))
     if value.kind == "tensor" and (name in ("loss", "logits", "values") or is_loss(engine, node)):
         return value.derived("tensor", name, traced=value.traced)
     if value.kind == "tensor" and value.forward is not None and name not in PLAIN:

@@ -39,7 +39,7 @@ def with_data(value: Value, discounted: bool) -> bool:
 
 def unmoved(value: Value) -> Value:
     """The tensor that another is as a whole: `x.to(device)`, `x.float()`."""
-    while len(value.made_of) == 1:
+    while value.kind == "tensor" and len(value.made_of) == 1:
         value = value.made_of[0]
     return value
 

@@ -43,6 +43,9 @@ def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value], nam
     facts = provenance(engine, node, [*args, *named])
     if records(engine) is not False:
         facts["origins"] = (*facts["origins"], event)[-LONGEST:]
+        facts["layers"] |= {model.root()}
+    elif engine.depth:  # inside a network; elsewhere it may be called to look at what it says, or for a target
+        facts["lost"] |= {(model.root(), node, engine.module.path)}
     made = tensor(
         roots=(roots_of(args) & engine.tokens) | {next(births)},
         source="model",

@@ -9,6 +9,7 @@ from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.losses import chained
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.provenance import is_traced, provenance
+from gradlab.audit.trace.tensors import of_one_number
 from gradlab.audit.trace.values import Factor, Value
 
 
@@ -32,6 +33,14 @@ def combined(
         tokens |= bootstrapping.advantage(engine, right_node if left_node is None else left_node, left, right)
     if isinstance(op, ast.Pow) and right.value == 2:
         tokens |= bootstrapping.error(engine, right_node if left_node is None else left_node, left)
+    facts = provenance(engine, right_node, [left, right])
+    made.noise = isinstance(op, ast.Mult) and left.noise != right.noise
+    mean, deviation = (right, left) if left.noise else (left, right)
+    if isinstance(op, ast.Add) and deviation.noise and mean.layers and (deviation.layers or deviation.lost):
+        sample = drawn(engine, right_node, mean.layers)
+        facts["layers"] |= {sample} if deviation.layers and facts["layers"] else frozenset()
+        facts["lost"] |= {(sample, right_node, engine.module.path)} if not facts["layers"] else frozenset()
+    made.constants = constants(op, left, right)
     made.update(
         range=word,
         linear=linear(op, left, right),
@@ -39,9 +48,27 @@ def combined(
         numbers=(*left.numbers, *right.numbers) if isinstance(op, ast.Add) else made.numbers,
         compared=value_ranges.compared(op, left, right),
         roots=made.roots | tokens,
-        **provenance(engine, right_node, [left, right]),
+        **facts,
     )
     return made
+
+
+def drawn(engine: Engine, node: ast.AST, layers: frozenset[Value]) -> Value:
+    """What stands for `mean + noise * deviation`, which is written so for its gradient: the same at each place."""
+    if node not in engine.samples:
+        engine.samples[node] = Value("sample", args=tuple(layers))
+    return engine.samples[node]
+
+
+def constants(op: ast.operator, left: Value, right: Value) -> tuple[Value, ...]:
+    """The terms of a sum of losses that have lost their graphs, of both sides."""
+    known = (*left.constants, *right.constants)
+    if not isinstance(op, (ast.Add, ast.Sub)):
+        return known if isinstance(op, (ast.Mult, ast.Div)) else ()
+    for one, other in ((left, right), (right, left)):
+        if one.kind == "detached" and one.lost and not one.numbers and of_one_number(other):
+            known = (*known, one)
+    return known
 
 
 def linear(op: ast.operator, left: Value, right: Value) -> bool:

@@ -12,7 +12,7 @@ from gradlab.audit.knowledge.tensor_arithmetic import combined
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
-from gradlab.audit.trace.provenance import is_traced, provenance
+from gradlab.audit.trace.provenance import cut_off, is_traced, provenance
 from gradlab.audit.trace.tensors import reduction
 from gradlab.audit.trace.values import Value
 
@@ -41,6 +41,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
     name, node = call.name, call.node
     if name in DETACHED and not (name == "sample" and call.keywords.keys() - {"sample_shape"}):  # a project's own
         made = detached(call.engine, node, owner if name == "item" else None)
+        made.update(made_of=(owner,), **cut_off(call.engine, node, [owner]))
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made

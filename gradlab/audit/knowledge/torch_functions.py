@@ -11,8 +11,8 @@ from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
 from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, own_gradient
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import provenance
-from gradlab.audit.trace.tensors import reduction, roots_of, tensor
+from gradlab.audit.trace.provenance import cut_off, provenance
+from gradlab.audit.trace.tensors import of_one_number, reduction, roots_of, tensor
 from gradlab.audit.trace.values import NO_ROOTS, Value
 
 NEW = {
@@ -20,6 +20,8 @@ NEW = {
     *("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like"),
 }
 """Functions that make tensors without a graph."""
+NOISE = {"randn", "rand", "randn_like", "rand_like", "normal"}
+"""Those that draw random numbers."""
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 """Functions whose results have values of one or the other tensor."""
 
@@ -43,6 +45,7 @@ def torch_function(call: CallSite) -> Value:
     numbers = first is not None and (first.kind == "detached" or (tail == "Variable" and first.kind == "tensor"))
     if numbers and tail in ("tensor", "as_tensor", "Variable"):
         made = detached(call.engine, call.node)
+        made.update(**cut_off(call.engine, call.node, call.values))
         if call.keyword("requires_grad") is True:
             own_gradient(made)
         return made
@@ -59,11 +62,15 @@ def torch_function(call: CallSite) -> Value:
         return total
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
         return tensor(roots=marks, opaque=True)
+    if tail in NEW and tail.endswith("_like"):
+        return Value(made=True, traced=True, noise=tail in NOISE)
     given = call.values if "distributions." in call.name else call.args
     tensors = [v for a in given for v in members(a) if v.kind == "tensor"]
     copied = tail == "tensor" and tensors
     if copied or (tail == "sum" and not tensors and call.first is not None and call.first.kind == "detached"):
-        return detached(call.engine, call.node)
+        made = detached(call.engine, call.node)
+        made.update(**cut_off(call.engine, call.node, call.values))
+        return made
     if tensors and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
         return of_tensors(call, tensors)
     if first is not None and first.counted is not None and tail in AWAY_FROM_ZERO:
@@ -80,7 +87,7 @@ def torch_function(call: CallSite) -> Value:
         facts["traced"] = False
     elif tail in NEW:
         facts["traced"] = True
-    return Value(made=True, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts)
+    return Value(made=True, noise=tail in NOISE, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts)
 
 
 def added_up(call: CallSite) -> Value | None:
@@ -103,11 +110,6 @@ def goes_over_terms(node: ast.expr) -> bool:
     """A comprehension, or the values of a dictionary: terms, not the samples of one tensor."""
     values = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "values"
     return values or isinstance(node, (ast.GeneratorExp, ast.ListComp))
-
-
-def of_one_number(value: Value) -> bool:
-    """A loss that is reduced over its samples."""
-    return value.scalar or value.reduced or (value.source == "criterion" and value.reduction in ("mean", "sum"))
 
 
 def of_tensors(call: CallSite, tensors: list[Value]) -> Value:

@@ -11,7 +11,7 @@ from gradlab.audit.source.project import Function, Module, Project
 from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.event_tree import Node
 from gradlab.audit.trace.iterables import spend
-from gradlab.audit.trace.values import UNSET, Event, Frame, Region, Scope, Value
+from gradlab.audit.trace.values import UNSET, Event, Frame, Graph, Region, Scope, Value
 
 
 class Engine(ABC):
@@ -45,6 +45,8 @@ class Engine(ABC):
         self.memo: dict[int, Value] = {}  # result of each call by the id of its node
         self.tokens: set[int] = set()  # roots that stand for unstable operations
         self.passes: dict[tuple[Any, ...], Value | None] = {}  # results of forward passes that were followed
+        self.graphs: dict[tuple[Any, ...], list[Graph]] = {}  # of each part of what forward passes return
+        self.samples: dict[ast.AST, Value] = {}  # what stands for the sums that draw from networks' distributions
         self.clearing: dict[tuple[Any, ...], list[Value | None]] = {}  # whose gradients they set to zero
         self.frozen_models: list[Value] = []  # whose weights were set to need no gradient
         self.thawing = False  # weights that are not known were set to need one

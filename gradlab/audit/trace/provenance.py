@@ -66,18 +66,33 @@ def provenance(engine: Engine, node: ast.AST, values: Iterable[Value]) -> dict[s
     values = [*values]
     if (graph := records(engine)) is not True:
         lost = graph is False
-        return {"origins": (), "traced": lost, "cut": node if lost else None, "cut_path": engine.module.path}
+        facts = {"origins": (), "traced": lost, "cut": node if lost else None, "cut_path": engine.module.path}
+        return facts | cut_off(engine, node, values)
     cut = next((found for value in values if (found := first_cut(value)) is not None), None)
     return {
         "origins": tuple(dict.fromkeys(event for value in values for event in sources(value)))[-LONGEST:],
         "pieces": NO_ROOTS.union(*map(pieces, values)),
+        "layers": frozenset(layer for value in values for one in parts(value) for layer in one.layers),
+        "lost": frozenset(cut for value in values for one in parts(value) for cut in one.lost),
         "traced": all(map(is_traced, values)),
         "cut": cut.cut if cut is not None else None,
         "cut_path": cut.cut_path if cut is not None else "",
     }
 
 
+def parts(value: Value) -> list[Value]:
+    """A value, and the items or alternatives of it."""
+    inside = (*value.items, *(one for _, one in value.choice)) if value.choice or value.kind in ("list", "dict") else ()
+    return [value, *inside]
+
+
 def first_cut(value: Value) -> Value | None:
     """The value, or one of those in it, that lost its graph."""
-    inside = (*value.items, *(one for _, one in value.choice)) if value.choice or value.kind in ("list", "dict") else ()
-    return next((one for one in (value, *inside) if one.cut is not None), None)
+    return next((one for one in parts(value) if one.cut is not None), None)
+
+
+def cut_off(engine: Engine, node: ast.AST, values: Iterable[Value]) -> dict[str, Any]:
+    """The layers of what some values become without their graphs: each cut is the first on its way."""
+    every = [one for value in values for one in parts(value)]
+    now = ((layer, node, engine.module.path) for one in every for layer in one.layers)
+    return {"layers": frozenset(), "lost": frozenset([*(cut for one in every for cut in one.lost), *now])}

@@ -24,6 +24,11 @@ def reduction(value: Value, name: str, dims: set[object] | None) -> dict[str, An
     return {"reduction": "mean", "reduced": True} if whole else {}
 
 
+def of_one_number(value: Value) -> bool:
+    """A loss that is reduced over its samples."""
+    return value.scalar or value.reduced or (value.source == "criterion" and value.reduction in ("mean", "sum"))
+
+
 def roots_of(values: list[Value]) -> frozenset[int]:
     """The roots of the tensors among values."""
     return NO_ROOTS.union(*(v.roots for v in values if v.kind == "tensor"))

@@ -23,6 +23,14 @@ CALLABLE = {"function", "method", "lambda", "bound", "partial"}
 """Kinds of values that can be called and followed."""
 
 
+Cut = tuple["Value", ast.AST, str]
+"""A network or a layer, where the graph that goes through it was cut, and the file of that."""
+
+
+Graph = tuple[frozenset["Value"], frozenset[Cut]]
+"""Layers that a graph goes through, and those that it is cut off from."""
+
+
 @dataclass(frozen=True)
 class Factor:
     """What a tensor was divided by (`sign` is "/") or multiplied with ("*"), wherever that was."""
@@ -146,6 +154,11 @@ class Value:
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
+    layers: frozenset[Value] = frozenset()  # the networks, and their layers that are seen, that its graph goes through
+    lost: frozenset[Cut] = frozenset()  # those that it comes from by a cut graph, with the cut and its file
+    graphs: tuple[Graph, ...] = ()  # of a network's result: the same of each part of it
+    noise: bool = False  # random numbers, or what a network says times these
+    constants: tuple[Value, ...] = ()  # of a loss: the terms that have no graph
     numbers: tuple[Value, ...] = ()  # the tensors of which item(), `cut`, is a term of it
     own_weight: bool = False  # made here with a gradient of its own: a part of no network
     leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further

@@ -1,0 +1,79 @@
+"""Networks and layers whose results reach the losses by cut graphs alone, so that no gradient reaches them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradlab.audit.rules.cut_networks import MEANT, WEIGHTS
+from gradlab.audit.rules.ownership import is_part
+from gradlab.audit.rules.reach import separate
+from gradlab.audit.rules.registry import loop_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.event_tree import events
+from gradlab.audit.trace.tensors import made_of
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Value
+
+
+@loop_rule("GL712")
+def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """An optimizer has the weights, and every way from them to every loss is cut."""
+    around = [event for outer in loop.outer for event in events(outer.body)]
+    losses = {e: e.value for e in [*loop.before, *loop.events, *loop.after, *around] if e.kind == "backward"}
+    if any(loss is None or loss.choice or not loss.traced for loss in losses.values()):
+        return
+    if any(e.kind in ("given", "taken") for e in loop.events) or uncertain(loop, "gradients", "self"):
+        return
+    alive = {layer for loss in losses.values() if loss is not None for layer in loss.layers}
+    own = [loss for event, loss in losses.items() if event in loop.events and loss is not None]
+    cuts = {(layer, id(node)): (layer, node, path) for loss in own for layer, node, path in loss.lost}
+    for layer, node, path in cuts.values():
+        if layer not in alive and trains(loop, layer):
+            yield path, node
+    shown = {id(one) for loss in losses.values() for one in made_of(loss)}
+    for term in (term for loss in own for term in loss.constants):
+        if any(id(one) in shown for one in term.made_of):
+            continue
+        whole = [layer for layer, node, _ in term.lost if term.cut is not None]
+        if whole and all(layer in alive and (layer.kind == "sample" or trains(loop, layer)) for layer in whole):
+            yield next((path, node) for layer, node, path in term.lost if layer is whole[0])
+
+
+def trains(loop: TrainingLoop, layer: Value) -> bool:
+    """Whether the weights of a layer, or of those that a sample is drawn from, are to be trained."""
+    if layer.kind == "sample":
+        return all(trains(loop, one) for one in layer.args if one.kind != "sample")
+    return has_weights(loop, layer) and not meant(layer) and stepped(loop, layer)
+
+
+def stepped(loop: TrainingLoop, layer: Value) -> bool:
+    """Whether an optimizer of the loop has the weights of a layer."""
+    return any(model.root() is layer or is_part(layer, model.root()) for o in loop.optimizers() for model in o.trained)
+
+
+def has_weights(loop: TrainingLoop, layer: Value) -> bool:
+    """Whether a layer is made with weights of its own, or is a network that is trained as a whole."""
+    if layer.shared or layer.choice or layer.kind not in ("model", "ddp"):
+        return False
+    if layer.within is None:
+        return separate(loop, (layer,))
+    text = ast.unparse(layer.call) if layer.call is not None else " ".join(map(ast.unparse, layer.lineage))
+    return WEIGHTS.search(text.replace("torch.nn.", "nn.")) is not None
+
+
+def meant(layer: Value) -> bool:
+    """Whether a layer is frozen, or its classes say that gradients are to stop, or use its weights by themselves."""
+    if layer.frozen and not layer.thawed:
+        return True
+    owner, lineages = layer, [*layer.lineage]
+    while owner.within is not None and len(lineages) < 20:
+        names = [name for name, part in owner.within.attributes.items() if part is owner]
+        for node in owner.within.lineage:
+            attributes = (part.value for part in walk(node) if isinstance(part, ast.Attribute))
+            if {f"self.{name}" for name in names} & {dotted(value) for value in attributes}:
+                return True
+        owner = owner.within
+        lineages += owner.lineage
+    return any(MEANT.search(ast.unparse(node)) for node in lineages)

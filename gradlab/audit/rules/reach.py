@@ -103,9 +103,9 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         value = clip.event.value
         clipped = held_by(value) if value is not None and value.kind in ("params", "optimizer") else []
-        if not known(tuple(clipped)):
+        if not separate(scenario.loop, clipped):
             continue
-        if not all(known((m,)) or handed_in_before(m, clipped) for m in trained):
+        if not all(separate(scenario.loop, (m,)) or handed_in_before(m, clipped) for m in trained):
             continue
         own = any(overlap(one, m) for one in clipped for m in trained)
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)

@@ -55,11 +55,11 @@ def clip_before_unscale(scenario: Scenario) -> Iterator[Hit]:
         if clip.event.through is not None or any(s.kind == "scale" for s in earlier):
             continue
         mine = [o for o in loop.optimizers() if concerns(loop, clip, o)]
-        unscaled = (s for s in earlier if s.kind == "unscale")
-        if any(not mine or any(concerns(loop, s, o) for o in mine) for s in unscaled):
-            continue
         backwards = [i for i, s in enumerate(earlier) if s.kind == "backward"]
         if not backwards:
+            continue
+        unscaled = (s for s in earlier[: backwards[-1]] if s.kind == "unscale")
+        if any(not mine or any(concerns(loop, s, o) for o in mine) for s in unscaled):
             continue
         backward = earlier[backwards[0]]
         if not (scaler_of(backward) or scales_itself(backward) or in_apex_block(clip, backward)):

@@ -33,17 +33,23 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
     if loop.statement is None or not isinstance(outer, ast.For):
         return
     counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
-    ends = {ast.unparse(end) for count in counts for end in last_numbers(count) if EPOCHS.search(ast.unparse(end))}
+    ends = {last_name(ast.unparse(end)) for count in counts for end in last_numbers(count)}
+    ends = {name for name in ends if EPOCHS.search(name)}
     for step in scenario.of("schedule"):
         schedule = step.event.value
         now_and_then = scenario.own_guards(step) & loop.varying(step)
         if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
             continue
         made = alternatives(schedule)
-        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in made) or (
+        if all(ENDING.search(one.maker) and ends & {*map(last_name, one.lengths)} for one in made) or (
             schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
         ):
             yield Hit(step)
+
+
+def last_name(text: str) -> str:
+    """`epochs` of `self.args.epochs` and of `config["epochs"]`: a number has one name, wherever it is kept."""
+    return re.sub(r"^[\w.]+\[['\"](\w+)['\"]\]$|^(?:\w+\.)+(\w+)$", r"\1\2", text)
 
 
 def last_numbers(count: ast.Call) -> list[ast.expr]:

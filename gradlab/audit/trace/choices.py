@@ -28,6 +28,7 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     made = first.derived(first.kind, first.name, choice=tuple(flat), birth=max(v.birth for _, v in flat))
     if first.kind == "optimizer":
         made.trained = tuple(dict.fromkeys(model for _, v in flat for model in v.trained))
+    made.roots = first.roots.union(*(v.roots for _, v in flat))
     made.range = first.range if all(v.range == first.range for _, v in flat) else ""
     if any(f != divisors[0] for f in divisors):
         made.perhaps_divided = True

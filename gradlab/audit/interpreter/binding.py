@@ -15,7 +15,7 @@ from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import OTHERS
-from gradlab.audit.trace.provenance import is_traced, sources, take_apart
+from gradlab.audit.trace.provenance import is_traced, of_part, sources, take_apart
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
@@ -114,8 +114,7 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
         beside = i > 0 and value.source == "criterion"  # a tensor, or a number for the log
         roots, word = output(value, i, count)
         facts: dict[str, Any] = {"roots": roots | {next(births)}, "pieces": take_apart(value, str(i))}
-        if len(value.graphs) == count:
-            facts |= {"layers": value.graphs[i][0], "lost": value.graphs[i][1], "graphs": ()}
+        facts |= of_part(value, i)
         if len(value.outputs) == count and value.outputs[i][2] != "mean":
             facts["reduction"] = "unknown"  # the method may be given another word than its default
         item = value.derived("tensor", name, unsure=beside, range=word, traced=value.traced, **facts)

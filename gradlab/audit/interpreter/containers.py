@@ -15,7 +15,7 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, parameters_of, several, spend
-from gradlab.audit.trace.provenance import is_traced, take_apart
+from gradlab.audit.trace.provenance import is_traced, of_part, take_apart
 from gradlab.audit.trace.values import NO_ROOTS, UNSET, Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
@@ -49,7 +49,9 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
         own = take_apart(value, text if isinstance(node.slice, ast.Constant) else "")
         unsure = named or value.unsure
-        made = value.derived("tensor", made_of=(), unsure=unsure, traced=value.traced, pieces=own)
+        number = node.slice.value if isinstance(node.slice, ast.Constant) else key
+        graph = of_part(value, number if isinstance(number, int) else key)
+        made = value.derived("tensor", made_of=(), unsure=unsure, traced=value.traced, pieces=own, **graph)
         if named and not PREDICTION.search(text):
             made.range = ""  # how many there were, perhaps
         if value.entries and key in value.entries:

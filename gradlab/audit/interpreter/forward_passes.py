@@ -13,6 +13,8 @@ from gradlab.audit.trace.provenance import WITHOUT_GRAPH, parts
 from gradlab.audit.trace.tensors import roots_of
 from gradlab.audit.trace.values import Event, Graph, Value
 
+WHOLE = (*WITHOUT_GRAPH, "list", "dict")
+"""Kinds of values that have no graph themselves."""
 NESTED, PASSES = 60, 40
 """Calls that one forward pass may enter, and forward passes that are entered from one entry point."""
 
@@ -38,8 +40,10 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     if result is None:
         return made
     made.roots = made.roots | tokens(engine, result)
-    made.graphs = tuple((made.layers | alive, made.lost | lost) for alive, lost in engine.graphs.get(key, ()))
-    made.update(layers=made.layers.union(*(g[0] for g in made.graphs)), lost=made.lost.union(*(g[1] for g in made.graphs)))
+    within = engine.graphs.get(key, {})
+    made.graphs = {part: (made.layers | layers, made.lost | lost) for part, (layers, lost) in within.items()}
+    made.layers = made.layers.union(*(layers for layers, _ in within.values()))
+    made.lost = made.lost.union(*(lost for _, lost in within.values()))
     if result.kind == "list":
         made.outputs = tuple((output_range(item), tokens(engine, item), item.reduction) for item in result.items)
     elif result.kind == "dict":
@@ -71,24 +75,24 @@ def enter_pass(
     return made[0] if cut or made[0] is None or made[0].kind != "detached" else Value(), happened
 
 
-def graphs(result: Value | None, args: list[Value], owner: Value) -> list[Graph]:
+def graphs(result: Value | None, args: list[Value], owner: Value) -> dict[object, Graph]:
     """What each part of a network's result, or all of it, comes from inside the network; nothing where that is hidden.
 
     What the network keeps of it may go on from there.
     """
-    every = [one for value in (result, *args) if value is not None for one in parts(value)]
-    if result is None or not all(one.traced or one.kind in (*WITHOUT_GRAPH, "list", "dict") for one in every):
-        return []
     outside = [one for value in args for one in parts(value)]
-    layers = {layer for one in outside for layer in one.layers}
-    cuts = {cut for one in outside for cut in one.lost}
-    items = result.items if result.kind == "list" else [result]
-    own = [parts(item) for item in items]
+    if result is None or not all(one.traced or one.kind in WHOLE for one in [*parts(result), *outside]):
+        return {}
     kept = frozenset(x for v in owner.attributes.values() if v.kind == "tensor" for x in v.layers)
-    return [
-        (kept.union(*(v.layers for v in item)) - layers, frozenset(x for v in item for x in v.lost) - cuts)
-        for item in own
-    ]
+    layers, cuts = ({x for v in outside for x in one(v)} for one in (lambda v: v.layers, lambda v: v.lost))
+    items = dict(enumerate(result.items)) if result.kind == "list" else result.attributes if result.kind == "dict" else {}
+    return {
+        key: (
+            kept.union(*(v.layers for v in parts(item))) - layers,
+            frozenset(x for v in parts(item) for x in v.lost) - cuts,
+        )
+        for key, item in (items or {"": result}).items()
+    }
 
 
 def tokens(engine: Engine, value: Value) -> frozenset[int]:

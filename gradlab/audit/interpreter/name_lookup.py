@@ -15,7 +15,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import sync_atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import cut_off, take_apart
+from gradlab.audit.trace.provenance import cut_off, is_traced, take_apart
 from gradlab.audit.trace.values import Value
 
 BOUND = {
@@ -101,7 +101,8 @@ def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> V
 def unknown_attribute(engine: Engine, value: Value, name: str, text: str) -> Value:
     """An attribute that only its use and its name explain; `text`: the dotted expression."""
     made = Value("unknown", f"{value.name}.{name}", given=True, birth=value.birth, framework=value.framework)
-    made.traced = value.kind == "unknown" and value.traced
+    if value.kind in ("unknown", "detached") and is_traced(value):
+        made.update(traced=True, cut=None if name in PLAIN else value.cut, cut_path=value.cut_path)
     uses = usage(engine.scope.node)
     if value.lineage and text:
         made.kind = class_usage(engine, value, name, text) or kind_by_name(name) or "unknown"

@@ -34,6 +34,8 @@ WHOLE = re.compile(r"(^|[._])(args?|cfg|conf(ig)?|opts?|params|h?params|settings
 """Names of configurations."""
 CLASS = re.compile(r"[A-Z]\w*[a-z]|[A-Z]{2,}\d*$")
 """Names of classes."""
+SIZE = re.compile(r"^$|size|batch|num|^n$", re.I)
+"""Names of how many are drawn from what is stored; without a name it is a number in the text."""
 LENGTHS = re.compile(r"(?<!t)arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -59,8 +61,10 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     if owner is not None and owner.counted is not None and name in SAME_NUMBER:
         return count_of(owner, name)
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
-    data = owner is not None and owner.kind == "unknown" and owner.traced
-    traced = data and (name in MOVING or all(map(is_traced, call.values)))
+    data = owner is not None and (owner.kind == "bool" or (owner.kind == "unknown" and owner.traced))
+    numbers = bool(call.values) and all(v.kind in ("number", "unknown") and SIZE.search(v.name) for v in call.values)
+    drawn = owner is not None and owner.kind == "unknown" and name == "sample" and numbers
+    traced = drawn or (data and (name in MOVING or all(map(is_traced, call.values))))
     lost = first_cut(owner) if owner is not None and traced else None
     lengths = lengths_given(call) if re.search("sched", name, re.I) else ()
     alone = owner is None and not receives and CLASS.match(name) is not None and all(v.within is None for v in received)

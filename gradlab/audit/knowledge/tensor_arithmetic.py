@@ -66,7 +66,8 @@ def constants(op: ast.operator, left: Value, right: Value) -> tuple[Value, ...]:
     if not isinstance(op, (ast.Add, ast.Sub)):
         return known if isinstance(op, (ast.Mult, ast.Div)) else ()
     for one, other in ((left, right), (right, left)):
-        if one.kind == "detached" and one.lost and not one.numbers and of_one_number(other):
+        cut = one.lost and one.cut is not None and is_traced(one) and not one.layers and not one.numbers
+        if cut and of_one_number(other):
             known = (*known, one)
     return known
 

@@ -49,8 +49,8 @@ def torch_function(call: CallSite) -> Value:
         if call.keyword("requires_grad") is True:
             own_gradient(made)
         return made
-    if tail == "Variable" and first is not None:  # of a batch
-        return Value(made=True, traced=first.traced and "requires_grad" not in call.keywords)
+    if tail == "Variable" and first is not None:  # the numbers alone, whatever graph they had
+        return Value(made=True, traced=call.keyword("requires_grad") in (None, False))
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
@@ -103,6 +103,7 @@ def added_up(call: CallSite) -> Value | None:
     total = terms[0].derived("tensor")
     for term in terms[1:]:
         total = tensor_sum(total, term)
+    total.update(**provenance(call.engine, call.node, terms))
     return total
 
 

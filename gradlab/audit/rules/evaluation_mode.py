@@ -40,9 +40,15 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             return
         if i > at or evaluated(model, inside[i + 1 :], own, set()):
             backward = next(e for e in loop.events if e.kind == "backward")
-            shown = event if event.frames == backward.frames else backward
-            yield shown.path, shown.node
+            yield (event.path, event.node) if event.frames == backward.frames else beside_forward(loop, backward)
             return
+
+
+def beside_forward(loop: TrainingLoop, backward: Event) -> tuple[str, ast.AST]:
+    """A backward pass, or the call that leads to it, where the network is called: there train() belongs."""
+    depths = [len(e.frames) for e in loop.events if e.kind == "forward" and e.frames == backward.frames[: len(e.frames)]]
+    inner = backward.frames[max(depths, default=len(backward.frames)) :]
+    return (inner[0].module.path, inner[0].call) if inner else (backward.path, backward.node)
 
 
 def may_set_mode(event: Event) -> bool:
@@ -84,8 +90,7 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
                 yield event.path, event.node  # at the end of the first iteration
                 return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
-            shown = event if here else backward
-            yield shown.path, shown.node
+            yield (event.path, event.node) if here else beside_forward(loop, backward)
             return
 
 

@@ -94,6 +94,8 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
             yield Hit(clip)
+        elif clip.event.value is not None and clip.event.value.kind == "params" and all(map(frozen, every(clip.event.value))):
+            yield Hit(clip)
     optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
@@ -111,6 +113,12 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
         if step is not None:
             yield Hit(clip, (step,))
+
+
+def frozen(model: Value) -> bool:
+    """Whether the weights of a network were frozen under no condition, and nothing unfreezes them."""
+    root = model.root()
+    return bool(root.frozen) and not root.thawed
 
 
 def handed_in_before(model: Value, made: list[Value]) -> bool:

@@ -13,8 +13,8 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import events
 from gradlab.audit.trace.tensors import made_of
-from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.training_loop import TrainingLoop, same
+from gradlab.audit.trace.values import Event, Value
 
 
 @loop_rule("GL712")
@@ -28,29 +28,40 @@ def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         return
     alive = {layer for loss in losses.values() if loss is not None for layer in loss.layers}
     own = [loss for event, loss in losses.items() if event in loop.events and loss is not None]
-    cuts = {(layer, id(node)): (layer, node, path) for loss in own for layer, node, path in loss.lost}
-    for layer, node, path in cuts.values():
-        if layer not in alive and trains(loop, layer):
-            yield path, node
+    passes = [e for e in loop.events if e.kind == "backward" and e.value is not None]
+    cuts = {e: [cut for cut in e.value.lost if cut[0] not in alive and trains(loop, cut[0])] for e in passes}  # type: ignore[union-attr]
+    meant_for_others = {cut for e in passes for cut in cuts[e] if not used(loop, e, cut[0])}
+    for _, node, path in {cut for e in passes for cut in cuts[e]} - meant_for_others:
+        yield path, node
     shown = {id(one) for loss in losses.values() for one in made_of(loss)}
     for term in (term for loss in own for term in loss.constants):
-        if any(id(one) in shown for one in term.made_of):
+        if term.kind == "detached" and any(id(one) in shown for one in term.made_of):
             continue
-        whole = [layer for layer, node, _ in term.lost if term.cut is not None]
-        if whole and all(layer in alive and (layer.kind == "sample" or trains(loop, layer)) for layer in whole):
-            yield next((path, node) for layer, node, path in term.lost if layer is whole[0])
+        found = (cut for cut in term.lost if cut[0] in alive and any(holds(o, cut[0]) for o in loop.optimizers()))
+        if (first := next(found, None)) is not None:
+            yield first[2], first[1]
 
 
 def trains(loop: TrainingLoop, layer: Value) -> bool:
     """Whether the weights of a layer, or of those that a sample is drawn from, are to be trained."""
     if layer.kind == "sample":
         return all(trains(loop, one) for one in layer.args if one.kind != "sample")
-    return has_weights(loop, layer) and not meant(layer) and stepped(loop, layer)
+    return has_weights(loop, layer) and not meant(layer) and any(holds(o, layer) for o in loop.optimizers())
 
 
-def stepped(loop: TrainingLoop, layer: Value) -> bool:
-    """Whether an optimizer of the loop has the weights of a layer."""
-    return any(model.root() is layer or is_part(layer, model.root()) for o in loop.optimizers() for model in o.trained)
+def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
+    """Whether an optimizer that has a layer steps before it zeroes what a backward pass leaves."""
+    holders = [o for o in loop.optimizers() if holds(o, layer)]
+    later = loop.events[loop.events.index(backward) :]
+    for event in (e for e in later if e.kind in ("step", "zero") and e.value is not None):
+        if event.value.root() is layer or any(same(event.value, one) for one in holders):  # type: ignore[union-attr]
+            return event.kind == "step"
+    return not holders
+
+
+def holds(optimizer: Value, layer: Value) -> bool:
+    """Whether an optimizer has the weights of a layer."""
+    return any(model.root() is layer or is_part(layer, model.root()) for model in optimizer.trained)
 
 
 def has_weights(loop: TrainingLoop, layer: Value) -> bool:

@@ -45,7 +45,7 @@ class Engine(ABC):
         self.memo: dict[int, Value] = {}  # result of each call by the id of its node
         self.tokens: set[int] = set()  # roots that stand for unstable operations
         self.passes: dict[tuple[Any, ...], Value | None] = {}  # results of forward passes that were followed
-        self.graphs: dict[tuple[Any, ...], list[Graph]] = {}  # of each part of what forward passes return
+        self.graphs: dict[tuple[Any, ...], dict[object, Graph]] = {}  # of each part of what forward passes return
         self.samples: dict[ast.AST, Value] = {}  # what stands for the sums that draw from networks' distributions
         self.clearing: dict[tuple[Any, ...], list[Value | None]] = {}  # whose gradients they set to zero
         self.frozen_models: list[Value] = []  # whose weights were set to need no gradient

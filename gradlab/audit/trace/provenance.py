@@ -9,11 +9,11 @@ from typing import Any
 
 from gradlab.audit.trace.conditions import TRUE
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import NO_ROOTS, Event, Value
+from gradlab.audit.trace.values import NO_ROOTS, UNSET, Event, Value
 
 WITHOUT_GRAPH = ("number", "none", "index", "detached", "measured", "bool")
 """Kinds of values that have no graph."""
-SETTING = re.compile(r"(self\.)?(args?|opts?|cfg|conf|config|hparams?|flags)[.\[]", re.I)
+SETTING = re.compile(r"(self\.)?(\[')?(args?|opts?|cfg|conf|config|hparams?|flags)('\])?[.\[]", re.I)
 """Names of settings, which have no graph."""
 GRADIENT_MODES = {"no_grad": False, "grad": True, "perhaps_grad": None}
 """Kinds of regions, and whether what is computed in them has a graph."""
@@ -45,6 +45,14 @@ def take_apart(value: Value, key: str = "") -> frozenset[int]:
     if value.origins:
         value.origins[-1].parts.add(part)
     return value.pieces | {part}
+
+
+def of_part(value: Value, key: object) -> dict[str, Any]:
+    """The layers of a part of a network's result."""
+    if not value.graphs or key not in value.graphs:
+        return {"graphs": UNSET}
+    layers, lost = value.graphs[key]
+    return {"graphs": UNSET, "layers": layers, "lost": lost}
 
 
 def pieces(value: Value) -> frozenset[int]:

@@ -156,7 +156,7 @@ class Value:
     cut_path: str = ""  # of the file of `cut`
     layers: frozenset[Value] = frozenset()  # the networks, and their layers that are seen, that its graph goes through
     lost: frozenset[Cut] = frozenset()  # those that it comes from by a cut graph, with the cut and its file
-    graphs: tuple[Graph, ...] = ()  # of a network's result: the same of each part of it
+    graphs: Mapping[object, Graph] = UNSET  # of a network's result: the same of each part, by its number or key
     noise: bool = False  # random numbers, or what a network says times these
     constants: tuple[Value, ...] = ()  # of a loss: the terms that have no graph
     numbers: tuple[Value, ...] = ()  # the tensors of which item(), `cut`, is a term of it

@@ -87,7 +87,9 @@ def torch_function(call: CallSite) -> Value:
         facts["traced"] = False
     elif tail in NEW:
         facts["traced"] = True
-    return Value(made=True, noise=tail in NOISE, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts)
+    return Value(
+        made=True, noise=tail in NOISE, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts
+    )
 
 
 def added_up(call: CallSite) -> Value | None:

@@ -46,7 +46,9 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 def beside_forward(loop: TrainingLoop, backward: Event) -> tuple[str, ast.AST]:
     """A backward pass, or the call that leads to it, where the network is called: there train() belongs."""
-    depths = [len(e.frames) for e in loop.events if e.kind == "forward" and e.frames == backward.frames[: len(e.frames)]]
+    depths = [
+        len(e.frames) for e in loop.events if e.kind == "forward" and e.frames == backward.frames[: len(e.frames)]
+    ]
     inner = backward.frames[max(depths, default=len(backward.frames)) :]
     return (inner[0].module.path, inner[0].call) if inner else (backward.path, backward.node)
 

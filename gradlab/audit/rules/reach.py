@@ -94,7 +94,11 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
             yield Hit(clip)
-        elif clip.event.value is not None and clip.event.value.kind == "params" and all(map(frozen, every(clip.event.value))):
+        elif (
+            clip.event.value is not None
+            and clip.event.value.kind == "params"
+            and all(map(frozen, every(clip.event.value)))
+        ):
             yield Hit(clip)
     optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):

@@ -49,7 +49,9 @@ def before_backward(scenario: Scenario, step: Occurrence, optimizer: Value) -> O
 def unreached(scenario: Scenario, step: Occurrence, optimizer: Value) -> bool:
     """Whether every loss since the last zeroing comes from networks that are known, and are none of the optimizer's."""
     loop = scenario.loop
-    if not single(loop, optimizer.trained) or uncertain(loop, "model", "ddp", "params", "optimizer", "gradients", "self"):
+    if not single(loop, optimizer.trained) or uncertain(
+        loop, "model", "ddp", "params", "optimizer", "gradients", "self"
+    ):
         return False
     if any(event.kind in ("given", "reduce") for event in loop.events):
         return False

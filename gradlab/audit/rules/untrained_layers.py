@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradlab.audit.knowledge.tensor_methods import DETACHED
 from gradlab.audit.rules.cut_networks import MEANT, WEIGHTS
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import separate
@@ -15,6 +16,9 @@ from gradlab.audit.trace.event_tree import events
 from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop, same
 from gradlab.audit.trace.values import Event, Value
+
+CUTS = {*DETACHED, "tensor", "as_tensor"}
+"""What is called to have the numbers of a tensor alone."""
 
 
 @loop_rule("GL712")
@@ -37,7 +41,7 @@ def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     for term in (term for loss in own for term in loss.constants):
         if term.kind == "detached" and any(id(one) in shown for one in term.made_of):
             continue
-        found = (cut for cut in term.lost if cut[0] in alive and any(holds(o, cut[0]) for o in loop.optimizers()))
+        found = (cut for cut in term.lost if cut[0] in alive and cuts_alone(cut[1]) and held(loop, cut[0]))
         if (first := next(found, None)) is not None:
             yield first[2], first[1]
 
@@ -46,7 +50,7 @@ def trains(loop: TrainingLoop, layer: Value) -> bool:
     """Whether the weights of a layer, or of those that a sample is drawn from, are to be trained."""
     if layer.kind == "sample":
         return all(trains(loop, one) for one in layer.args if one.kind != "sample")
-    return has_weights(loop, layer) and not meant(layer) and any(holds(o, layer) for o in loop.optimizers())
+    return has_weights(loop, layer) and not meant(layer) and held(loop, layer)
 
 
 def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
@@ -57,6 +61,15 @@ def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
         if event.value.root() is layer or any(same(event.value, one) for one in holders):  # type: ignore[union-attr]
             return event.kind == "step"
     return not holders
+
+
+def cuts_alone(node: ast.AST) -> bool:
+    """Whether a graph is cut by what is written for that, and not because all is computed without one: GL615."""
+    return isinstance(node, ast.Attribute) or getattr(getattr(node, "func", None), "attr", "") in CUTS
+
+
+def held(loop: TrainingLoop, layer: Value) -> bool:
+    return any(holds(optimizer, layer) for optimizer in loop.optimizers())
 
 
 def holds(optimizer: Value, layer: Value) -> bool:

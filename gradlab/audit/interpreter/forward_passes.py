@@ -84,10 +84,9 @@ def graphs(result: Value | None, args: list[Value], owner: Value) -> dict[object
     if result is None or not all(one.traced or one.kind in WHOLE for one in [*parts(result), *outside]):
         return {}
     kept = frozenset(x for v in owner.attributes.values() if v.kind == "tensor" for x in v.layers)
-    layers, cuts = ({x for v in outside for x in one(v)} for one in (lambda v: v.layers, lambda v: v.lost))
-    items = (
-        dict(enumerate(result.items)) if result.kind == "list" else result.attributes if result.kind == "dict" else {}
-    )
+    layers, cuts = {x for v in outside for x in v.layers}, {x for v in outside for x in v.lost}
+    named = result.attributes if result.kind == "dict" else {}
+    items = dict(enumerate(result.items)) if result.kind == "list" else named
     return {
         key: (
             kept.union(*(v.layers for v in parts(item))) - layers,

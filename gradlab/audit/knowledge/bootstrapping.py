@@ -6,7 +6,7 @@ import ast
 import re
 
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.provenance import sources
+from gradlab.audit.trace.provenance import is_traced, sources
 from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
@@ -34,7 +34,8 @@ def with_data(value: Value, discounted: bool) -> bool:
     if len(sides) != 2 or len(own) != 1 or value.factors != own[0].factors:
         return False
     data = sides[0] if own[0] is sides[1] else sides[1]
-    return data.kind in ("unknown", "detached") and (not discounted or any(f.sign == "*" for f in own[0].factors))
+    without = data.kind in ("unknown", "detached") or (is_traced(data) and not sources(data))
+    return without and (not discounted or any(f.sign == "*" for f in own[0].factors))
 
 
 def unmoved(value: Value) -> Value:

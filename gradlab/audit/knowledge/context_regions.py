@@ -38,7 +38,7 @@ def regions(value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
 
 
 def settled(found: list[Region], body: list[ast.stmt]) -> list[Region]:
-    """The regions of a block: where a loss goes backward in it, there is a graph, whatever `set_grad_enabled` is given."""
+    """The regions of a block: where a loss goes backward in it there is a graph, whatever the flag is."""
     ends = any(isinstance(part, ast.Attribute) and part.attr == "backward" for node in body for part in walk(node))
     return [replace(r, kind="grad") if ends and r.kind == "perhaps_grad" else r for r in found]
 

@@ -92,13 +92,8 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     """What is clipped is trained by none of the optimizers, whose models are known, or by another than the next."""
     losses = {id(one) for backward in scenario.of("backward") for one in made_of(backward.event.value)}
     for clip in scenario.of("clip"):
-        if clip.event.value is not None and (id(clip.event.value) in losses or is_loss(clip.event.value)):
-            yield Hit(clip)
-        elif (
-            clip.event.value is not None
-            and clip.event.value.kind == "params"
-            and all(map(frozen, every(clip.event.value)))
-        ):
+        value = clip.event.value
+        if value is not None and (id(value) in losses or is_loss(value) or of_frozen(value)):
             yield Hit(clip)
     optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
@@ -119,10 +114,9 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
             yield Hit(clip, (step,))
 
 
-def frozen(model: Value) -> bool:
-    """Whether the weights of a network were frozen under no condition, and nothing unfreezes them."""
-    root = model.root()
-    return bool(root.frozen) and not root.thawed
+def of_frozen(value: Value) -> bool:
+    """Whether parameters are of networks that were frozen under no condition, and that nothing unfreezes."""
+    return value.kind == "params" and all(one.root().frozen and not one.root().thawed for one in every(value))
 
 
 def handed_in_before(model: Value, made: list[Value]) -> bool:

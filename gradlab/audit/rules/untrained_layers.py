@@ -23,27 +23,24 @@ CUTS = {*DETACHED, "tensor", "as_tensor"}
 
 @loop_rule("GL712")
 def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """An optimizer has the weights, and every way from them to every loss is cut."""
+    """An optimizer has the weights, and every way from them to every loss is cut; or to one term of a loss."""
     around = [event for outer in loop.outer for event in events(outer.body)]
     losses = {e: e.value for e in [*loop.before, *loop.events, *loop.after, *around] if e.kind == "backward"}
-    if any(loss is None or loss.choice or not loss.traced for loss in losses.values()):
+    known = {e: loss for e, loss in losses.items() if loss is not None and loss.traced and not loss.choice}
+    if len(known) < len(losses) or uncertain(loop, "gradients", "self"):
         return
-    if any(e.kind in ("given", "taken") for e in loop.events) or uncertain(loop, "gradients", "self"):
+    if any(e.kind in ("given", "taken") for e in loop.events):
         return
-    alive = {layer for loss in losses.values() if loss is not None for layer in loss.layers}
-    own = [loss for event, loss in losses.items() if event in loop.events and loss is not None]
-    passes = [e for e in loop.events if e.kind == "backward" and e.value is not None]
-    cuts = {e: [cut for cut in e.value.lost if cut[0] not in alive and trains(loop, cut[0])] for e in passes}  # type: ignore[union-attr]
-    meant_for_others = {cut for e in passes for cut in cuts[e] if not used(loop, e, cut[0])}
-    for _, node, path in {cut for e in passes for cut in cuts[e]} - meant_for_others:
-        yield path, node
-    shown = {id(one) for loss in losses.values() for one in made_of(loss)}
-    for term in (term for loss in own for term in loss.constants):
-        if term.kind == "detached" and any(id(one) in shown for one in term.made_of):
-            continue
-        found = (cut for cut in term.lost if cut[0] in alive and cuts_alone(cut[1]) and held(loop, cut[0]))
-        if (first := next(found, None)) is not None:
-            yield first[2], first[1]
+    alive = {layer for loss in known.values() for layer in loss.layers}
+    own = {e: loss for e, loss in known.items() if e in loop.events}
+    cuts = {(e, cut) for e, loss in own.items() for cut in loss.lost if cut[0] not in alive and trains(loop, cut[0])}
+    for_others = {cut for e, cut in cuts if not used(loop, e, cut[0])}
+    yield from ((path, node) for _, (layer, node, path) in cuts if (layer, node, path) not in for_others)
+    shown = {id(one) for loss in known.values() for one in made_of(loss)}
+    for term in (term for loss in own.values() for term in loss.constants):
+        if term.kind == "tensor" or not any(id(one) in shown for one in term.made_of):
+            found = [cut for cut in term.lost if cut[0] in alive and cuts_alone(cut[1]) and held(loop, cut[0])]
+            yield from ((path, node) for _, node, path in sorted(found, key=lambda cut: cut[0].number)[:1])
 
 
 def trains(loop: TrainingLoop, layer: Value) -> bool:
@@ -57,8 +54,9 @@ def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
     """Whether an optimizer that has a layer steps before it zeroes what a backward pass leaves."""
     holders = [o for o in loop.optimizers() if holds(o, layer)]
     later = loop.events[loop.events.index(backward) :]
-    for event in (e for e in later if e.kind in ("step", "zero") and e.value is not None):
-        if event.value.root() is layer or any(same(event.value, one) for one in holders):  # type: ignore[union-attr]
+    for event in (e for e in later if e.kind in ("step", "zero")):
+        value = event.value
+        if value is not None and (value.root() is layer or any(same(value, one) for one in holders)):
             return event.kind == "step"
     return not holders
 

@@ -31,10 +31,12 @@ def with_data(value: Value, discounted: bool) -> bool:
     """Whether a tensor with a graph and data are added up or subtracted; discounted: after the first is multiplied."""
     sides = value.made_of
     own = [one for one in sides if one.kind == "tensor" and sources(one)]
-    if len(sides) != 2 or len(own) != 1 or value.factors != own[0].factors:
+    if len(sides) != 2 or len(own) != 1:
         return False
     data = sides[0] if own[0] is sides[1] else sides[1]
-    without = data.kind in ("unknown", "detached") or (is_traced(data) and not sources(data))
+    if any(factor not in (*own[0].factors, *data.factors) for factor in value.factors):
+        return False  # a product, or a quotient
+    without = data.kind in ("unknown", "detached") or (data.kind == "tensor" and is_traced(data) and not sources(data))
     return without and (not discounted or any(f.sign == "*" for f in own[0].factors))
 
 

@@ -299,7 +299,7 @@ for x, returns in loader:
         code="GL712",
         name="graph-cut",
         severity="warning",
-        message="the graph of these weights ends here, before the loss: they get no gradient and are never trained",
+        message="the graph of these weights ends here, before the loss: no gradient goes through here",
         why="Values and no gradient pass detach(), .data, no_grad(), conversions to numbers or NumPy, indices, "
         "comparisons and rounding. The optimizer skips what has none, without a message. Weights that are meant to "
         "stay as they are belong to no optimizer.",

@@ -1,4 +1,4 @@
-"""Networks and layers whose results reach the losses by cut graphs alone, so that no gradient reaches them."""
+"""Networks, layers and terms whose results reach the losses by cut graphs alone, so that no gradient reaches them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,35 @@ CUTS = {*DETACHED, "tensor", "as_tensor"}
 
 @loop_rule("GL712")
 def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """An optimizer has the weights, and every way from them to every loss is cut; or to one term of a loss."""
-    around = [event for outer in loop.outer for event in events(outer.body)]
-    losses = {e: e.value for e in [*loop.before, *loop.events, *loop.after, *around] if e.kind == "backward"}
-    known = {e: loss for e, loss in losses.items() if loss is not None and loss.traced and not loss.choice}
-    if len(known) < len(losses) or uncertain(loop, "gradients", "self"):
-        return
-    if any(e.kind in ("given", "taken") for e in loop.events):
-        return
-    alive = {layer for loss in known.values() for layer in loss.layers}
-    own = {e: loss for e, loss in known.items() if e in loop.events}
-    cuts = {(e, cut) for e, loss in own.items() for cut in loss.lost if cut[0] not in alive and trains(loop, cut[0])}
+    """An optimizer has the weights, and every way from them to every loss is cut."""
+    losses = known_losses(loop)
+    alive = {layer for loss in losses.values() for layer in loss.layers}
+    own = [(e, cut) for e, loss in losses.items() if e in loop.events for cut in loss.lost]
+    cuts = {(e, cut) for e, cut in own if cut[0] not in alive and trains(loop, cut[0])}
     for_others = {cut for e, cut in cuts if not used(loop, e, cut[0])}
     yield from ((path, node) for _, (layer, node, path) in cuts if (layer, node, path) not in for_others)
-    shown = {id(one) for loss in known.values() for one in made_of(loss)}
-    for term in (term for loss in own.values() for term in loss.constants):
+
+
+@loop_rule("GL615")
+def constant_term(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """A term comes by cut graphs alone from weights that the rest of the loss trains."""
+    losses = known_losses(loop)
+    alive = {layer for loss in losses.values() for layer in loss.layers}
+    shown = {id(one) for loss in losses.values() for one in made_of(loss)}
+    for term in (term for e, loss in losses.items() if e in loop.events for term in loss.constants):
         if term.kind == "tensor" or not any(id(one) in shown for one in term.made_of):
-            found = [cut for cut in term.lost if cut[0] in alive and cuts_alone(cut[1]) and held(loop, cut[0])]
-            yield from ((path, node) for _, node, path in sorted(found, key=lambda cut: cut[0].number)[:1])
+            found = [cut for cut in term.lost if cuts_alone(cut[1]) and held(loop, cut[0])]
+            if all(layer in alive for layer, _, _ in found):
+                yield from ((path, node) for _, node, path in sorted(found, key=lambda cut: cut[0].number)[:1])
+
+
+def known_losses(loop: TrainingLoop) -> dict[Event, Value]:
+    """The losses of a loop and of what is around it, by their backward passes; none where one is not known."""
+    around = [event for outer in loop.outer for event in events(outer.body)]
+    passes = {e: e.value for e in [*loop.before, *loop.events, *loop.after, *around] if e.kind == "backward"}
+    found = {e: loss for e, loss in passes.items() if loss is not None and loss.traced and not loss.choice}
+    elsewhere = any(e.kind in ("given", "taken") for e in loop.events) or uncertain(loop, "gradients", "self")
+    return {} if elsewhere or len(found) < len(passes) else found
 
 
 def trains(loop: TrainingLoop, layer: Value) -> bool:
@@ -62,7 +73,7 @@ def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
 
 
 def cuts_alone(node: ast.AST) -> bool:
-    """Whether a graph is cut by what is written for that, and not because all is computed without one: GL615."""
+    """Whether a graph is cut by what is written for that, and not because all is computed without one."""
     return isinstance(node, ast.Attribute) or getattr(getattr(node, "func", None), "attr", "") in CUTS
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from gradlab.audit.knowledge.known_names import CLIPS, kind_by_name
 from gradlab.audit.knowledge.usage import Usage, usage
 from gradlab.audit.source.project import Function
-from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.source.syntax import defaults_of, dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary, number, several
 from gradlab.audit.trace.values import Value
@@ -57,12 +57,6 @@ def parameters(
     if node.args.kwarg:
         bound[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     return bound
-
-
-def defaults_of(node: Function) -> dict[str, ast.expr | None]:
-    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
-    found: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
-    return found | {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)}
 
 
 @lru_cache(maxsize=1000)

@@ -61,16 +61,21 @@ def ddp(call: CallSite, made: Value) -> Value:
 def optimizer(call: CallSite, made: Value) -> Value:
     """Of parameters; or the optimizer that it wraps."""
     weights = [v for a in call.args[:1] or [call.keywords.get("params", Value())] for v in every(a)]
-    given = [*weights, *(v for a in call.keywords.values() for v in every(a))]
-    spend(call.engine.branches, several(weights))
-    made.trained = tuple(dict.fromkeys(v.root() for v in given if v.kind in ("params", "model", "ddp")))
-    others = [v for v in weights if not v.own_weight]
-    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in others)
-    made.own_weight = bool(weights) and not others
+    take_weights(call, made, weights, [*weights, *(v for a in call.keywords.values() for v in every(a))])
+    made.own_weight = bool(weights) and all(v.own_weight for v in weights)
     if made.trained:
         made.of = made.trained[0]
         return made
     return next((a for a in call.args if a.kind == "optimizer"), made)
+
+
+def take_weights(call: CallSite, optimizer: Value, weights: list[Value], given: list[Value]) -> None:
+    """An optimizer receives the weights among these values, and the models that any of them belongs to."""
+    spend(call.engine.branches, several(weights))
+    models = (v.root() for v in given if v.kind in ("params", "model", "ddp"))
+    optimizer.trained = tuple(dict.fromkeys([*optimizer.trained, *models]))
+    others = [v for v in weights if not v.own_weight]
+    optimizer.some |= any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in others)
 
 
 def scheduler(call: CallSite, made: Value) -> Value:
@@ -109,6 +114,8 @@ def traced(engine: Engine, node: ast.expr, seen: set[int]) -> str:
     named = [part for part in named if not EPOCHS.search(dotted(part))]
     for value in (value for part in named for value in members(engine.value(part))):
         origin, scope = engine.origins.get(value.number, (None, outer))
+        if origin is None and value.kind == "unknown" and EPOCHS.search(value.name) and value.name != text:
+            text += f" <- {value.name}"
         if origin is None or value.number in seen or len(seen) == FAR:
             continue
         if isinstance(origin, ast.Call) and called_name(origin) not in ARITHMETIC:

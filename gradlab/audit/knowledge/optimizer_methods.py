@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 
 from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.constructors import take_weights
 from gradlab.audit.knowledge.usage import updated_attributes
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import If, events
-from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.iterables import every, several
 from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.tensors import tensor
 from gradlab.audit.trace.values import CALLABLE, Value
@@ -24,7 +25,9 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
         else:
             owner.post_hooks = (*owner.post_hooks, call.args[0])
     elif name == "add_param_group":
-        owner.some = True
+        weights = [weight for value in call.values for weight in every(value)]
+        take_weights(call, owner, weights, weights)
+        owner.some |= bool(call.engine.branches or call.engine.entered or not weights)  # not from the start, perhaps
     elif name in ("zero_grad", "clear_grad"):
         call.emit("zero", owner, module=call.engine.module)
     elif name in ("first_step", "second_step"):  # SAM's: to where the loss is worst nearby, and the update from there

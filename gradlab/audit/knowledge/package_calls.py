@@ -70,7 +70,8 @@ def initialized(call: CallSite) -> Value:
 
 def clip(call: CallSite) -> Value:
     params = call.args[0] if call.args else call.keywords.get("parameters")
-    call.emit("clip", params, call=call.node, by_value="value" in call.tail)
+    bound = call.args[1] if call.args[1:] else call.keywords.get("max_norm")
+    call.emit("clip", params, call=call.node, by_value="value" in call.tail, bound=bound)
     return Value("measured", "grad_norm")
 
 

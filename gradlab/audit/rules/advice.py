@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from gradlab.audit.rules.masked_means import of_mask
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.rules.trainer_arguments import BOUNDS, configured, literal
+from gradlab.audit.rules.trainer_arguments import BOUNDS, PARSED, configured, literal, parsed_defaults
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import walk
+from gradlab.audit.source.syntax import defaults_of, dotted, walk
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
@@ -22,11 +22,34 @@ RECURRENT = re.compile(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell
 
 
 def max_norm(clip: Event) -> float | None:
-    """The max_norm of a clip, where it is a number in the text."""
+    """The max_norm of a clip, where it is a number in the text, or the default of an argument that is parsed."""
     if clip.call is None or clip.by_value:
         return None
     given = [k.value for k in clip.call.keywords if k.arg in BOUNDS] or clip.call.args[1:2]
-    return literal(given[0]) if given else None
+    written = literal(given[0]) if given else None
+    if written is not None or clip.bound is None or clip.bound.choice:
+        return written
+    if clip.bound.kind == "number":
+        return literal(ast.Constant(clip.bound.value))
+    owner, _, name = clip.bound.name.rpartition(".")
+    known = [default for given in settings(clip, owner) if (default := given.get(name)) is not None]
+    return literal(known[0]) if known else None
+
+
+def settings(clip: Event, owner: str) -> Iterator[Mapping[str, ast.expr | None]]:
+    """Defaults, by their names, that a program's own text gives what it reads from a parser, a class or a parameter."""
+    if not owner:
+        yield from (defaults_of(frame.call) for frame in clip.frames if isinstance(frame.call, ast.FunctionDef))
+    for module in (clip.module, *(frame.module for frame in clip.frames)):
+        if module is not None and isinstance(found := module.names.get(owner), ast.ClassDef):
+            fields = (part for part in found.body if isinstance(part, (ast.Assign, ast.AnnAssign)))
+            yield {dotted(target): part.value for part in fields for target in targets(part)}
+        if module is not None and (not owner or PARSED.search(owner)):
+            yield parsed_defaults(module)
+
+
+def targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 @scenario_rule("GL801")

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import known, overlap, put_into_train
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
@@ -86,11 +87,18 @@ def weights_twice(scenario: Scenario) -> Iterator[Hit]:
     for i, first in enumerate(steps):
         for second in steps[i + 1 :]:
             one, two = first.event.value, second.event.value
-            if first.k != second.k or one is None or two is None or same(one, two) or whole(one) != whole(two):
+            if (
+                first.k != second.k
+                or one is None
+                or two is None
+                or same(one, two)
+                or not shared(whole(one), whole(two))
+            ):
                 continue
             at = scenario.places
             between = scenario.steps[at[id(first)] + 1 : at[id(second)]]
-            if all(s.kind not in ("backward", "zero", "opaque", "given") for s in between) or left_out(scenario):
+            one_gradient = all(s.kind not in ("backward", "zero", "opaque", "given") for s in between)
+            if one_gradient or (whole(one) == whole(two) and left_out(scenario)):
                 made = [o.call for o in (one, two) if o is not None and o.path == second.event.path]
                 yield Hit(second, (first,), max(made, key=line, default=None))
 
@@ -106,11 +114,18 @@ def line(node: ast.AST) -> int:
 
 
 def whole(optimizer: Value | None) -> frozenset[Value]:
-    """The models whose parameters an optimizer holds, all of them."""
+    """The models of which an optimizer holds all parameters; of one of several optimizers, those that each holds."""
+    if optimizer is not None and optimizer.choice:
+        return frozenset.intersection(*(whole(one) for _, one in optimizer.choice))
     if optimizer is None or optimizer.kind != "optimizer" or optimizer.some or optimizer.call is None:
         return frozenset()
-    models = frozenset(optimizer.trained)
-    return models if all(model.kind in ("model", "ddp") for model in models) else frozenset()
+    return frozenset(model for model in optimizer.trained if model.kind in ("model", "ddp"))
+
+
+def shared(some: frozenset[Value], others: frozenset[Value]) -> bool:
+    """Whether a model of some is one of others, or in one of them, or the other way round."""
+    pairs = ((one, other) for one in some for other in others)
+    return any(one is other or is_part(one, other) or is_part(other, one) for one, other in pairs)
 
 
 def learning(root: Value) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name, walk
+from gradlab.audit.source.syntax import called_name, dotted, walk
 
 LOSS = re.compile(r"loss|criterion|entropy|mse|bce|nll", re.I)
 """Names of losses, and of functions that compute them."""
@@ -16,6 +16,8 @@ FUNCTION = re.compile(r"criterion|(entropy|loss|_logits|loss_f\w*)$", re.I)
 """Names of functions that compute a loss, and do nothing with it."""
 Block = ast.For | ast.While | ast.With | ast.If | ast.FunctionDef
 BLOCKS: tuple[type[Block], ...] = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef)
+NUMBER = re.compile(r"weight|scale|coef|lambda|init|zero|ratio|(fn|func|name|type)$", re.I)
+"""Names of what is about a loss, and is none."""
 GOING = ("backward", "manual_backward")
 LEAVING = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
@@ -27,6 +29,7 @@ def overwritten(module: Module) -> Iterator[ast.AST]:
     nodes: list[Block] = [node for kind in BLOCKS for node in module.source.nodes.of(kind)]
     blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
     around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
+    yield from mistyped(module.source.nodes.of(ast.Assign))
     for node, block in blocks:
         yield from in_block(block, [*behind(node, around)])
 
@@ -59,14 +62,47 @@ def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def replaced(made: ast.stmt, rest: list[ast.stmt]) -> bool:
-    """Whether the result of a loss function has a name that is bound to something else before it is used."""
-    name = stored_name(made)
-    if not LOSS.search(name) or not isinstance(made, ast.Assign) or not FUNCTION.search(called_name(made.value)):
+    """Whether a loss has a name that is bound to something else before it is used, and no other name goes backward."""
+    name, terms = stored_name(made, True), losses_in(getattr(made, "value", made))
+    if not LOSS.search(name) or not isinstance(made, ast.Assign) or not terms:
         return False
     for i, one in enumerate(rest):
-        if name in loaded(one) | stored(one):
-            return stored_name(one) == name and name not in loaded(one) and goes_on(name, rest[i + 1 :], False)
+        if isinstance(one, ast.AugAssign) and name in stored(one.target):
+            terms |= losses_in(one.value)
+        elif name in loaded(one) | stored(one):
+            again = stored_name(one, True) == name and not loaded(one) & {name, *terms}
+            going = goes_on(name, rest[i + 1 :], False) and not any(goes_on(term, rest, False) for term in terms)
+            return again and going and not positive(one)
+        elif "." in name and any(isinstance(part, ast.Call) for part in walk(one)):
+            return False  # a method, which may use it
     return False
+
+
+def losses_in(node: ast.AST) -> set[str]:
+    """The losses in a sum of losses, each times a weight, perhaps, by their names or those of what computes them."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+        return losses_in(node.left) | losses_in(node.right)
+    if isinstance(node, ast.Call):
+        return {f"{called_name(node)}()"} if FUNCTION.search(called_name(node)) else set()
+    return {dotted(node)} if LOSS.search(dotted(node)) and not NUMBER.search(dotted(node)) else set()
+
+
+def mistyped(assignments: list[ast.Assign]) -> Iterator[ast.AST]:
+    """`loss =+ term`, which is no `+=`, where the loss has a value already."""
+    bound: set[str] = set()
+    for one in assignments:
+        name = dotted(one.targets[0])
+        if positive(one) and name in bound and LOSS.search(name):
+            yield one
+        bound |= {name}
+
+
+def positive(node: ast.stmt) -> bool:
+    """Whether the sign of what is assigned is a plus."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    while isinstance(value, ast.BinOp):
+        value = value.left
+    return isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.UAdd)
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -75,19 +111,20 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield from statements(one.body) if isinstance(one, ast.With) else (one,)
 
 
-def stored_name(node: ast.stmt) -> str:
-    """The one name that an assignment binds."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        return node.targets[0].id
+def stored_name(node: ast.stmt, attributes: bool = False) -> str:
+    """The one name that an assignment binds; attributes: or attribute of self."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    if isinstance(target, ast.Name) or (attributes and isinstance(target, ast.Attribute)):
+        return dotted(target)
     return ""
 
 
 def loaded(node: ast.AST) -> set[str]:
-    return {part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+    return {dotted(part) for part in walk(node) if isinstance(getattr(part, "ctx", None), ast.Load)} - {""}
 
 
 def stored(node: ast.AST) -> set[str]:
-    return {part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return {dotted(part) for part in walk(node) if isinstance(getattr(part, "ctx", None), ast.Store)} - {""}
 
 
 def thrown_away(made: ast.stmt, name: str, loop: ast.For) -> bool:

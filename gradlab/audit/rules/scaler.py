@@ -205,7 +205,7 @@ def skip(loop: TrainingLoop, key: str) -> ast.AST | None:
     return None
 
 
-@scenario_rule("GL213")
+@scenario_rule("GL213", windows=True)
 def update_each_micro_batch(scenario: Scenario) -> Iterator[Hit]:
     for update in scenario.of("update"):
         own = isinstance(update.event.node, ast.Call) and bool(update.event.node.args)  # a scale set now and then

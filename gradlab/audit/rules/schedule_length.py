@@ -10,7 +10,7 @@ from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.first_rates import alternatives
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.syntax import called_name, walk
-from gradlab.audit.trace.event_tree import Block, If, Node, events
+from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
@@ -21,6 +21,8 @@ ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
 FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
 """Of these, the ones that no cycle or warm-up of an epoch is made of."""
+COUNT = re.compile(r"((n|num|nb|max|total|train|training)_?)*epochs?|epochs_?num", re.I)
+"""Names of the number of all epochs."""
 LOADER = re.compile(r"load|_dl\b")
 """Names of what batches come from."""
 
@@ -29,26 +31,51 @@ LOADER = re.compile(r"load|_dl\b")
 def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
     """A schedule as long as the loop over epochs, or as one epoch, is stepped in each iteration of one over batches."""
     loop = scenario.loop
-    outer = loop.outer[-1].node if loop.outer else None
-    if loop.statement is None or not isinstance(outer, ast.For):
+    if loop.statement is None or not loop.outer or not isinstance(loop.outer[-1].node, ast.For):
         return
-    counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
-    ends = {last_name(ast.unparse(end)) for count in counts for end in last_numbers(count)}
-    ends = {name for name in ends if EPOCHS.search(name)}
+    windows = {a.key for a in loop.atoms if loop.timed(a) or a in loop.boundary}
+    counting = counts_epochs(loop.outer[-1]) and not counts_epochs(loop.statement)
     for step in scenario.of("schedule"):
         schedule = step.event.value
-        now_and_then = scenario.own_guards(step) & loop.varying(step)
+        seldom = {key for guard in scenario.own_guards(step) & loop.varying(step) for key in guard[0].split(" | ")}
+        now_and_then = seldom - windows if loop.boundary and not whole_epoch(loop, step.event) else seldom
         if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
             continue
         made = alternatives(schedule)
-        if all(ENDING.search(one.maker) and ends & {*map(last_name, one.lengths)} for one in made) or (
+        if (counting and all(map(of_all_epochs, made))) or (
             schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
         ):
             yield Hit(step)
 
 
+def whole_epoch(loop: TrainingLoop, event: Event) -> bool:
+    """Whether a window is as long as an epoch, perhaps."""
+    name = re.escape(last_name(loop.period))
+    text = event.module.source.text if event.module is not None else ""
+    return "len" in name or not name or re.search(rf"\b{name}\b\s*=(?!=)[^\n]*\blen\(", text) is not None
+
+
+def counts_epochs(loop: Loop) -> bool:
+    """Whether a loop is over numbers of epochs."""
+    if not isinstance(loop.node, ast.For):
+        return False
+    counts = [n for n in walk(loop.node.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
+    ends = [last_name(ast.unparse(end)) for count in counts for end in last_numbers(count)]
+    ends += [last_name(loop.over.stop)] if loop.over is not None and loop.over.stop else []
+    return "epoch" in ast.unparse(loop.node.target).lower() or any(EPOCHS.search(name) for name in ends)
+
+
+def of_all_epochs(schedule: Value) -> bool:
+    """Whether a schedule is over after as many steps as there are epochs."""
+    over = ENDING.search(schedule.maker) or FALLING.search(schedule.maker)
+    lengths = [text.split(" <- ") for text in schedule.lengths]
+    names = [[last_name(name) for name in text] for text in lengths]
+    return bool(over) and any(all(map(str.isidentifier, text)) and COUNT.fullmatch(text[-1]) for text in names)
+
+
 def last_name(text: str) -> str:
-    """`epochs` of `self.args.epochs` and of `config["epochs"]`: a number has one name, wherever it is kept."""
+    """`epochs` of `self.args.epochs`, `config["epochs"]` and `int(epochs)`: a number has one name, wherever it is kept."""
+    text = re.sub(r"#\d+", "", re.sub(r"^(?:int|float)\((.*)\)$", r"\1", text))
     return re.sub(r"^[\w.]+\[['\"](\w+)['\"]\]$|^(?:\w+\.)+(\w+)$", r"\1\2", text)
 
 

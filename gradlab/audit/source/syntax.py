@@ -67,3 +67,10 @@ class Nodes:
 
     def of(self, kind: type[Node]) -> list[Node]:
         return self.found.get(kind, [])  # type: ignore[return-value]
+
+
+def defaults_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, ast.expr | None]:
+    """The defaults of a function's parameters, by their names."""
+    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
+    found: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
+    return found | {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)}

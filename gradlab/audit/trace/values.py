@@ -320,6 +320,7 @@ class Event:
     perhaps: bool = False  # backward: the loss may have been divided
     call: ast.Call | None = None  # clip
     by_value: bool = False  # clip
+    bound: Value | None = None  # clip: the norm that it allows
     empty: bool = False  # clip: of a generator of parameters that something has gone through
     by_hand: bool = False  # zero: without zero_grad()
     owner: Value | None = None  # zero: what it is called on, where it is not known whose gradients it zeroes
@@ -327,7 +328,7 @@ class Event:
     elsewhere: bool = False  # step: another method of the class updates the scaler
     in_place: str = ""  # scale: div_, mul_
     arguments: int = 0  # schedule: how many its step() has
-    module: Module | None = None  # schedule, zero: of its text
+    module: Module | None = None  # schedule, zero, clip: of its text
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
     parts: set[int] = field(default_factory=set)  # forward: of its result that are used by themselves

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.source.syntax import called_name, dotted, walk
-from gradlab.audit.trace.engine import Engine
+from gradlab.audit.knowledge.schedule_lengths import LENGTHS, measure, of_closure
 from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
-LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
-"""Keywords of a schedule's length, its warm-up's first."""
-ARITHMETIC = {"int", "float", "round", "ceil", "floor", "max", "min", "len"}
-EPOCHS = re.compile(r"(^|[._])(n|num|max|total|train|training)?_?epochs$", re.I)
-"""Names of a number of epochs, which counts neither updates nor micro-batches, whatever it was computed from."""
 SHARDING = {"FullyShardedDataParallel", "FSDP"}
 """Wrappers that average gradients as DistributedDataParallel does."""
-STEPS = re.compile(r"(^|_)(total|max|num|n|training)_(\w+_)?(steps|iters|iterations|updates)$", re.I)
-"""Names of the length of a schedule, in a function that computes rates."""
-FAR = 20
-"""How many names a schedule's length is followed through."""
 
 
 def construct(call: CallSite, kind: str) -> Value:
@@ -82,9 +71,9 @@ def scheduler(call: CallSite, made: Value) -> Value:
     made.optimizer = next((a for a in call.values if a.kind == "optimizer"), None)
     words = sorted((k for k in call.node.keywords if k.arg in LENGTHS), key=lambda k: LENGTHS.index(str(k.arg)))
     found = [*call.node.args[1:3], *(k.value for k in words)]
-    made.lengths = tuple(traced(call.engine, part, set()) for part in found)
+    measure(call.engine, made, found)
     if lengths := of_closure(call):
-        made.lengths = lengths
+        made.lengths, made.named_lengths = lengths, ()
         frame = call.engine.frames[-1] if call.engine.frames else None
         function = call.engine.scope.node
         given = {a.arg for a in function.args.args} if isinstance(function, ast.FunctionDef) else set()
@@ -92,39 +81,6 @@ def scheduler(call: CallSite, made: Value) -> Value:
         if received and frame is not None and isinstance(frame.call, ast.Call):
             made.update(call=frame.call, path=frame.module.path)
     return made
-
-
-def of_closure(call: CallSite) -> tuple[str, ...]:
-    """The lengths in a function that a schedule asks for its rates, which was made for them by another."""
-    engine, outer = call.engine, call.engine.scope
-    found: list[str] = []
-    for function in (value for value in call.values if value.kind in ("function", "lambda") and value.scope):
-        names = {part.id: part for part in walk(function.node) if isinstance(part, ast.Name)}
-        if not any("accum" in name for name in names):
-            engine.scope = function.scope
-            found += [traced(engine, part, set()) for name, part in names.items() if STEPS.search(name)]
-    engine.scope = outer
-    return tuple(found)
-
-
-def traced(engine: Engine, node: ast.expr, seen: set[int]) -> str:
-    """An expression's text, followed by the expressions that what is named in it comes from."""
-    text, outer = ast.unparse(node), engine.scope
-    named = [part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and dotted(part)]
-    named = [part for part in named if not EPOCHS.search(dotted(part))]
-    for value in (value for part in named for value in members(engine.value(part))):
-        origin, scope = engine.origins.get(value.number, (None, outer))
-        if origin is None and value.kind == "unknown" and EPOCHS.search(value.name) and value.name != text:
-            text += f" <- {value.name}"
-        if origin is None or value.number in seen or len(seen) == FAR:
-            continue
-        if isinstance(origin, ast.Call) and called_name(origin) not in ARITHMETIC:
-            continue  # an object, or a number that is computed elsewhere
-        seen.add(value.number)
-        engine.scope = scope
-        text += " <- " + traced(engine, origin, seen)
-        engine.scope = outer
-    return text
 
 
 def criterion(call: CallSite, made: Value) -> Value:

@@ -8,6 +8,7 @@ import sys
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT, SHOWS
+from gradlab.audit.knowledge.schedule_lengths import measure
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.provenance import LONGEST, first_cut, is_traced
@@ -66,9 +67,9 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     drawn = owner is not None and owner.kind == "unknown" and name == "sample" and numbers
     traced = drawn or (data and (name in MOVING or all(map(is_traced, call.values))))
     lost = first_cut(owner) if owner is not None and traced else None
-    lengths = lengths_given(call) if re.search("sched", name, re.I) else ()
+    lengths = lengths_given(call) if re.search("sched", name, re.I) else []
     alone = owner is None and not receives and CLASS.match(name) is not None and all(v.within is None for v in received)
-    return Value(
+    result = Value(
         made=True,
         opaque=True,
         traced=traced,
@@ -82,13 +83,14 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         never_none=owner is None and name in ("float", "int", "str"),
         counted=owner if name in ("sum", "numel") and not call.values else None,
         summed=name == "sum",
-        lengths=lengths,
         call=call.node if lengths else UNSET,
         path=engine.module.path,
         birth=owner.birth if owner is not None and configured else -1,
         alone=alone,
         args=tuple(received) if alone else (),
     )
+    measure(engine, result, lengths)
+    return result
 
 
 def pass_networks(call: CallSite) -> None:
@@ -98,10 +100,10 @@ def pass_networks(call: CallSite) -> None:
             call.emit("passed", value)
 
 
-def lengths_given(call: CallSite) -> tuple[str, ...]:
+def lengths_given(call: CallSite) -> list[ast.expr]:
     """Numbers that what makes a schedule receives, unless it may find the length of a window in a configuration."""
-    found = [ast.unparse(n) for n, v in zip(call.expressions, call.values) if v.kind not in ("optimizer", "list")]
-    return () if any(WHOLE.search(text) or "accum" in text for text in found) else tuple(found)
+    found = [n for n, v in zip(call.expressions, call.values) if v.kind not in ("optimizer", "list")]
+    return [] if any(WHOLE.search(text) or "accum" in text for text in map(ast.unparse, found)) else found
 
 
 def count_of(number: Value, name: str) -> Value:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gradlab.audit.knowledge.constructors import EPOCHS
+from gradlab.audit.knowledge.schedule_lengths import EPOCHS
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.rules.schedule_length import ENDING, FALLING
 from gradlab.audit.source.project import Function, Module, methods_of

@@ -20,6 +20,14 @@ from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
 COUNTED = re.compile(r"len\(")
+PER_BATCH = re.compile(r"/ \(?[\w.]*(batch_?size|bs\b|bsz)", re.I)
+"""A number of samples, divided by the size of a batch."""
+ALL_RANKS = re.compile(r"(global|total|effective|full|real)_\w*(batch|bs)", re.I)
+"""Sizes of the batch of an update."""
+SHORTER_WINDOW = re.compile(r"accum|update|micro", re.I)
+"""Names of the length of a window."""
+SIZE_DIVIDED = re.compile(r"(batch_?size|bsz?)[)\]'\"]* //? [\w.]+", re.I)
+"""The size of a micro-batch, as a part of that of an update."""
 SHORTER = re.compile(r"//|/|accum|ceil", re.I)
 
 
@@ -29,9 +37,30 @@ def in_batches(schedule: Value) -> bool:
     return bool(counted) and not SHORTER.search(counted[-1]) and "update" not in counted[-1].split(" <- ")[-1].lower()
 
 
-def of_iterations(schedule: Value, loop: TrainingLoop) -> bool:
-    """Whether a schedule is as long as the loop over micro-batches, or is said to count them."""
-    return any("micro" in text for text in schedule.lengths) or as_long(schedule, loop)
+def per_batch(schedule: Value, loop: TrainingLoop, text: str) -> bool:
+    """Whether a schedule's length is that of all epochs in samples, divided by the size of a batch and by no window.
+
+    What a name comes from may divide by the window only where that is the size of a batch; text: of the file.
+    """
+    pairs = zip(schedule.lengths[-1:], schedule.named_lengths[-1:])
+    pieces = [pair for text, named in pairs for pair in zip(text.split(" <- "), named.split(" <- "))]
+    whole = " ".join(text for text, _ in pieces)
+    if not (PER_BATCH.search(whole) and "epoch" in whole.lower()) or ALL_RANKS.search(whole) or not loop.period:
+        return False
+    divided = [text for text, named in pieces if loop.period in named or SHORTER_WINDOW.search(text)]
+    divides = any(SHORTER_WINDOW.search(found[0]) for found in SIZE_DIVIDED.finditer(text))
+    return all(SIZE_DIVIDED.search(piece) for piece in divided) and bool(divided) == divides
+
+
+def in_micro_batches(schedule: Value, loop: TrainingLoop, step: Event) -> bool:
+    """Whether the length of a schedule that is stepped here counts micro-batches."""
+    text = step.module.source.text if step.module is not None else ""
+    return in_batches(schedule) or as_long(schedule, loop) or per_batch(schedule, loop, text)
+
+
+def said_to_count(schedule: Value) -> bool:
+    """Whether the name of a schedule's length says that it counts micro-batches."""
+    return any("micro" in text for text in schedule.lengths)
 
 
 def as_long(schedule: Value, loop: TrainingLoop) -> bool:
@@ -62,7 +91,9 @@ def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
         schedule = step.event.value
         if schedule is None or schedule.prepared is not None or step.event.arguments:
             continue
-        if any(in_batches(one) or of_iterations(one, scenario.loop) for one in alternatives(schedule)):
+        if any(map(said_to_count, alternatives(schedule))):
+            continue
+        if any(in_micro_batches(one, scenario.loop, step.event) for one in alternatives(schedule)):
             continue
         stretched = any(re.search(r"\* *[\w.]*accum", text) for text in schedule.lengths)
         if scenario.partial(step) and not (stretched and step.inside("accumulate")):
@@ -127,7 +158,7 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
         if (
             schedule is None
             or step.event.arguments
-            or not all(in_batches(one) or as_long(one, scenario.loop) for one in alternatives(schedule))
+            or not all(in_micro_batches(one, scenario.loop, step.event) for one in alternatives(schedule))
         ):
             continue
         yield Hit(step, (), schedule.call if schedule.path == step.event.path else None)

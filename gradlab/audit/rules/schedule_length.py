@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.knowledge.constructors import EPOCHS
+from gradlab.audit.knowledge.schedule_lengths import EPOCHS
 from gradlab.audit.rules.first_rates import alternatives
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.syntax import called_name, walk
@@ -74,7 +74,7 @@ def of_all_epochs(schedule: Value) -> bool:
 
 
 def last_name(text: str) -> str:
-    """`epochs` of `self.args.epochs`, `config["epochs"]` and `int(epochs)`: a number has one name, wherever it is kept."""
+    """`epochs` of `self.args.epochs`, `config["epochs"]` and `int(epochs)`: one name, wherever a number is kept."""
     text = re.sub(r"#\d+", "", re.sub(r"^(?:int|float)\((.*)\)$", r"\1", text))
     return re.sub(r"^[\w.]+\[['\"](\w+)['\"]\]$|^(?:\w+\.)+(\w+)$", r"\1\2", text)
 

@@ -115,6 +115,7 @@ class Value:
     prepared: Value | None = None  # the accelerator or Fabric that prepared it
     optimizer: Value | None = None  # of a schedule
     lengths: tuple[str, ...] = ()  # of a schedule: expressions of its length, its warm-up's first
+    named_lengths: tuple[str, ...] = ()  # the same with names replaced by their values
     rewound: bool = False  # of a schedule: the program set its count
     among: tuple[Value, ...] = ()  # the schedules that it may be
     enabled: Formula = TRUE  # of a scaler

@@ -26,7 +26,7 @@ ALL_RANKS = re.compile(r"(global|total|effective|full|real)_\w*(batch|bs)", re.I
 """Sizes of the batch of an update."""
 SHORTER_WINDOW = re.compile(r"accum|update|micro", re.I)
 """Names of the length of a window."""
-SIZE_DIVIDED = re.compile(r"(batch_?size|bsz?)[)\]'\"]* //? [\w.]+", re.I)
+SIZE_DIVIDED = re.compile(r"(?<![\w.])(?<!/ )[\w.]*(batch_?size|bsz?)[)\]'\"]* //? [\w.]+", re.I)
 """The size of a micro-batch, as a part of that of an update."""
 SHORTER = re.compile(r"//|/|accum|ceil", re.I)
 
@@ -49,7 +49,7 @@ def per_batch(schedule: Value, loop: TrainingLoop, text: str) -> bool:
         return False
     divided = [text for text, named in pieces if loop.period in named or SHORTER_WINDOW.search(text)]
     divides = any(SHORTER_WINDOW.search(found[0]) for found in SIZE_DIVIDED.finditer(text))
-    return all(SIZE_DIVIDED.search(piece) for piece in divided) and bool(divided) == divides
+    return all(SIZE_DIVIDED.search(piece) for piece in divided) and (bool(divided) or not divides)
 
 
 def in_micro_batches(schedule: Value, loop: TrainingLoop, step: Event) -> bool:

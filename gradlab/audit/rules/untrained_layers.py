@@ -35,21 +35,28 @@ def never_reached(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 @loop_rule("GL615")
 def constant_term(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """A term comes by cut graphs alone from weights that the rest of the loss trains."""
-    losses = known_losses(loop)
+    whole = known_losses(loop)
+    losses = whole or known_losses(loop, traced=False)
     alive = {layer for loss in losses.values() for layer in loss.layers}
     shown = {id(one) for loss in losses.values() for one in made_of(loss)}
     for term in (term for e, loss in losses.items() if e in loop.events for term in loss.constants):
         if term.kind == "tensor" or not any(id(one) in shown for one in term.made_of):
             found = [cut for cut in term.lost if cuts_alone(cut[1]) and held(loop, cut[0])]
+            found = [cut for cut in found if whole or on_the_spot(cut[1])]
             if all(layer in alive for layer, _, _ in found):
                 yield from ((path, node) for _, node, path in sorted(found, key=lambda cut: cut[0].number)[:1])
 
 
-def known_losses(loop: TrainingLoop) -> dict[Event, Value]:
-    """The losses of a loop and of what is around it, by their backward passes; none where one is not known."""
+def known_losses(loop: TrainingLoop, traced: bool = True) -> dict[Event, Value]:
+    """The losses of a loop and of what is around it, by their backward passes; none where one is not known.
+
+    traced: or where one comes from more than is known.
+    """
     around = [event for outer in loop.outer for event in events(outer.body)]
     passes = {e: e.value for e in [*loop.before, *loop.events, *loop.after, *around] if e.kind == "backward"}
-    found = {e: loss for e, loss in passes.items() if loss is not None and loss.traced and not loss.choice}
+    found = {
+        e: loss for e, loss in passes.items() if loss is not None and (loss.traced or not traced) and not loss.choice
+    }
     elsewhere = any(e.kind in ("given", "taken") for e in loop.events) or uncertain(loop, "gradients", "self")
     return {} if elsewhere or len(found) < len(passes) else found
 
@@ -75,6 +82,12 @@ def used(loop: TrainingLoop, backward: Event, layer: Value) -> bool:
 def cuts_alone(node: ast.AST) -> bool:
     """Whether a graph is cut by what is written for that, and not because all is computed without one."""
     return isinstance(node, ast.Attribute) or getattr(getattr(node, "func", None), "attr", "") in CUTS
+
+
+def on_the_spot(node: ast.AST) -> bool:
+    """Whether what loses its graph is computed in the same expression, so that nothing else has it."""
+    inside = [*node.args, node.func] if isinstance(node, ast.Call) else [node]
+    return any(isinstance(part, ast.Call) and bool(part.args) for one in inside for part in walk(one))
 
 
 def held(loop: TrainingLoop, layer: Value) -> bool:

@@ -157,7 +157,7 @@ class Multi:
     def step(self):
         for o in self.optimizers:
             o.step()
-opt = Multi([optimizer, torch.optim.SGD(model[2].parameters(), lr=1.0)])
+opt = Multi([torch.optim.SGD(model[i].parameters(), lr=1.0) for i in (0, 2)])
 for x, y in loader:
     opt.zero_grad()
     F.cross_entropy(model(x), y).backward()

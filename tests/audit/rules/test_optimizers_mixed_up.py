@@ -188,6 +188,43 @@ def train(net, batches):
 """,
 }
 
+PARTS = """
+import sys
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 4), nn.Linear(4, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net()
+body, head = nn.DataParallel(nn.Linear(8, 4)), nn.Linear(4, 4)
+head = nn.DataParallel(head.cuda())
+{one}
+two = torch.optim.SGD({two}, lr=1.0){mark}
+for x, y in loader:
+    one.zero_grad()
+    two.zero_grad()
+    F.cross_entropy({out}, y).backward()
+    one.step()
+    two.step()
+"""
+GROUPS = "[{'params': body.parameters()}, {'params': head.parameters()}]"
+BRANCHES = "if sys.argv[1:]:\n    one = torch.optim.SGD({}, lr=0.1)\nelse:\n    one = torch.optim.Adam({})"
+BOTH = "list(body.parameters()) + list(head.parameters())"
+ADDED = "one = torch.optim.Adam(body.parameters())\none.add_param_group({{'params': {}.parameters()}})"
+HELD = {
+    "one of several groups": (BRANCHES.format(GROUPS, GROUPS), "head.parameters()", True),
+    "one of several groups, in one branch alone": (BRANCHES.format(GROUPS, "body.parameters()"), "head.parameters()", False),
+    "one of a list": (f"one = torch.optim.Adam({BOTH})", "head.parameters()", True),
+    "a group that is added": (ADDED.format("head"), "head.parameters()", True),
+    "a group that is added, of something else": (ADDED.format("body"), "head.parameters()", False),
+    "a part of a network": ("one = torch.optim.Adam(net.parameters())", "net.head.parameters()", True),
+    "the other part of a network": ("one = torch.optim.Adam(net.body.parameters())", "net.head.parameters()", False),
+}  # fmt: skip
+for name, (one, two, wrong) in HELD.items():
+    out, mark = "net(x)" if "net." in two else "head(body(x))", "  # expect: GL702" if wrong else ""
+    CASES[f"two optimizers, {name}"] = PARTS.format(one=one, two=two, mark=mark, out=out)
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_optimizer_has_weights_and_steps_of_its_own(name, tmp_path):

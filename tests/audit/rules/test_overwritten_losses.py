@@ -97,6 +97,56 @@ CASES = {
                 break
         real_loss = term_loss
         total = real_loss""",
+    "a plus on the wrong side": """
+        first_loss, second_loss = judge(x), judge(y)
+        total_loss = first_loss
+        total_loss =+ second_loss  # expect: GL717
+        total = total_loss
+        if x.mean() > 0:
+            extra_loss = total
+            extra_loss =+ 0.1 * judge(-x)  # expect: GL717""",
+    "a plus that adds": """
+        first_loss, second_loss = judge(x), judge(y)
+        total_loss = first_loss
+        total_loss += second_loss
+        total = total_loss""",
+    "a sum that another term takes the place of": """
+        first_loss, second_loss, last_loss = judge(x), judge(y), judge(-x)
+        real_loss = 0.5 * first_loss  # expect: GL717
+        real_loss += second_loss
+        real_loss = last_loss / 3
+        total = real_loss""",
+    "a sum that is made anew of the same terms": """
+        first_loss, second_loss = judge(x), judge(y)
+        real_loss = first_loss
+        real_loss = first_loss + second_loss
+        total = real_loss""",
+    "a term that goes backward by itself, or in the other": """
+        first_loss, second_loss = judge(x), judge(y)
+        real_loss = first_loss
+        first_loss.backward(retain_graph=True)
+        real_loss = second_loss
+        total = real_loss
+        third_loss = judge(-x)
+        last_loss = third_loss
+        both_loss = third_loss + judge(-y)
+        last_loss = both_loss
+        total = total + last_loss""",
+    "no losses": """
+        total_loss = judge.loss_weight
+        total_loss = F.mse_loss(scores, y)
+        total = total_loss""",
+    "an attribute that another takes the place of": """
+        judge.first_loss, judge.second_loss = judge(x), judge(y)
+        judge.real_loss = judge.first_loss  # expect: GL717
+        judge.real_loss = 10 * judge.second_loss
+        total = judge.real_loss""",
+    "an attribute that a method may use before": """
+        judge.first_loss, judge.second_loss = judge(x), judge(y)
+        judge.real_loss = judge.first_loss
+        judge.report()
+        judge.real_loss = 10 * judge.second_loss
+        total = judge.real_loss""",
 }
 
 

@@ -466,3 +466,30 @@ def test_gradients_may_be_clipped_by_hand(tmp_path):
     assert_faults(
         BY_HAND.format(bounded="p.grad.data.mul_(factor)", mark=""), tmp_path
     )  # to one norm, whatever the scale
+
+
+WINDOW = """
+def train(args):
+    scaler = torch.amp.GradScaler("cuda", enabled=args.amp)
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        if args.n > 1:
+            loss = loss / args.n
+        scaler.scale(loss).backward()
+        {body}
+"""
+DUE = "if (i + 1) % args.n == 0:\n            scaler.step(optimizer)\n            {}optimizer.zero_grad()"
+EARLY = "if (i + 1) % args.n:\n            {}continue\n        scaler.step(optimizer)\n        scaler.update()"
+BODIES = {
+    "behind the window": DUE.format("") + "\n        scaler.update()  # expect: GL213",
+    "in it": DUE.format("scaler.update()\n            "),
+    "before the next": EARLY.format("scaler.update()  # expect: GL213\n            ")
+    + "\n        optimizer.zero_grad()",
+    "once": EARLY.format("") + "\n        optimizer.zero_grad()",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_scale_changes_once_a_window(name, tmp_path):
+    assert_faults(WINDOW.format(body=BODIES[name]), tmp_path)

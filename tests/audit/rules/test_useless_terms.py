@@ -107,6 +107,33 @@ for x, y in loader:
 """,
 }
 
+UNSEEN = """
+from losses import EdgeLoss, CharLoss
+from nets import Net
+net = Net()
+edge_loss, char_loss = EdgeLoss(), CharLoss()
+opt = torch.optim.Adam(net.parameters())
+for x, y in loader:
+    opt.zero_grad()
+    out = net(x)
+    whole = sum([char_loss(out[j], y) for j in range(len(out))])
+    term = {term}
+    loss = whole + 0.1 * term
+    loss.backward()
+    opt.step()
+"""
+TERMS = {
+    "new tensors of its numbers": ("torch.tensor([edge_loss(out[j], y) for j in range(3)]).sum()", True),
+    "their own sum": ("torch.stack([edge_loss(out[j], y) for j in range(3)]).sum()", False),
+    "its number": ("edge_loss(out, y).item()", True),
+    "its data": ("edge_loss(out, y).data", True),
+    "a part of the whole": ("whole.detach()", False),
+}
+CASES |= {
+    f"beside a sum of unseen losses, {name}": UNSEEN.format(term=term + ("  # expect: GL615" if wrong else ""))
+    for name, (term, wrong) in TERMS.items()
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_terms_of_no_use_are_found(name: str, tmp_path: Path) -> None:

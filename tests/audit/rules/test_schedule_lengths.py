@@ -1,0 +1,83 @@
+"""Schedules whose length counts epochs or micro-batches, whatever it is computed from, while they count updates."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+HEAD = """
+from tqdm import trange
+from transformers import get_linear_schedule_with_warmup
+from optimization import WarmupLinearSchedule
+from torch.optim.lr_scheduler import CosineAnnealingLR, PolynomialLR
+def train(args, samples):
+    {made}
+"""
+WINDOWS = """
+    for epoch in range(args.epochs):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / min(args.n, len(loader) - i // args.n * args.n)).backward()
+            if (i + 1) % args.n == 0 or i + 1 == len(loader):
+                optimizer.step()
+                schedule.step(){mark}
+                optimizer.zero_grad()
+"""
+EPOCHS = """
+    for {over}:
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()  # expect: GL405
+"""
+ANEW = "if args.max_steps:\n        args.epochs = args.max_steps // 9 + 1\n    "
+SAMPLES = (
+    "steps = int(len(samples) / {size} * args.num_train_epochs)\n    schedule = get_linear_schedule_with_warmup({rest}"
+)
+LINEAR = "optimizer, num_warmup_steps=9, num_training_steps=steps)"
+PART = "args.batch_size = args.batch_size // args.n\n    "
+OPAQUE = "steps = len(loader){per} * args.epochs\n    schedule = WarmupLinearSchedule(optimizer, t_total=steps)"
+EACH = "each = len(samples) // args.bs{per}\n    schedule = CosineAnnealingLR(optimizer, T_max=each * args.epochs)"
+UPDATES = {
+    "samples by the size of a batch": SAMPLES.format(size="args.batch_size", rest=LINEAR + "  # expect: GL403"),
+    "samples by the size of a part of a batch": PART
+    + SAMPLES.format(size="args.batch_size", rest=LINEAR + "  # expect: GL403"),
+    "samples by the size of a part of a batch and by the window": PART
+    + SAMPLES.format(size="args.batch_size / args.n", rest=LINEAR),
+    "samples by the window too": SAMPLES.format(size="args.batch_size / args.n", rest=LINEAR),
+    "samples by the window too, by another name": "n = args.n\n    "
+    + SAMPLES.format(size="args.batch_size / n", rest=LINEAR),
+    "samples by the size of all": SAMPLES.format(size="args.global_batch_size", rest=LINEAR),
+    "samples by the size of a window": "size = args.batch_size * args.n\n    "
+    + SAMPLES.format(size="size", rest=LINEAR),
+    "batches of an epoch by another name": EACH.format(per="") + "  # expect: GL403",
+    "updates of an epoch by another name": EACH.format(per=" // args.n"),
+    "a schedule of unseen making": OPAQUE.format(per="") + "  # expect: GL403",
+    "a schedule of unseen making, in updates": OPAQUE.format(per=" // args.n"),
+}
+CASES = {name: HEAD.format(made=made) + WINDOWS.format(mark="") for name, made in UPDATES.items()}
+COUNTS = {
+    "by another name": ("total = args.epochs\n    schedule = get_linear_schedule_with_warmup(optimizer, 0, total)", "_ in range(total)"),
+    "as an integer": ("schedule = PolynomialLR(optimizer, int(args.num_train_epochs))", "_ in trange(int(args.num_train_epochs))"),
+    "to a number that is computed": (ANEW + "schedule = CosineAnnealingLR(optimizer, args.epochs)", "_ in range(args.epochs)"),
+    "by the name of what is counted": ("schedule = CosineAnnealingLR(optimizer, args.epochs)", "epoch in range(args.start, args.end)"),
+}  # fmt: skip
+for name, (made, over) in COUNTS.items():
+    loop = EPOCHS.format(over=over)
+    CASES[f"epochs {name}"] = HEAD.format(made=made) + loop
+    CASES[f"epochs {name}, after each"] = HEAD.format(made=made) + loop.replace(
+        "    schedule.step()  # expect: GL405", "schedule.step()"
+    )
+COSINE = HEAD.format(made="n, schedule = len(loader), CosineAnnealingLR(optimizer, args.epochs)")
+CASES |= {
+    "epochs, once a window": COSINE + WINDOWS.format(mark="  # expect: GL405"),
+    "epochs, once a window that is an epoch": HEAD.format(made="n = len(loader)\n    schedule = CosineAnnealingLR(optimizer, args.epochs)")
+    + WINDOWS.format(mark="").replace("args.n", "n"),
+    "a warm-up of epochs": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_epochs, args.updates)")
+    + EPOCHS.format(over="epoch in range(args.epochs)").replace("  # expect: GL405", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_length_counts_other_things_than_updates(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -476,7 +476,10 @@ def train(args):
             loss = F.cross_entropy(model(x), y)
         if args.n > 1:
             loss = loss / args.n
-        scaler.scale(loss).backward()
+        if args.amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
         {body}
 """
 DUE = "if (i + 1) % args.n == 0:\n            scaler.step(optimizer)\n            {}optimizer.zero_grad()"

@@ -48,7 +48,7 @@ def test_the_bound_of_a_clip_is_a_setting(name, bound, tmp_path):
     assert [f.line for f in audited(tmp_path / "a.py", "GL802")] == [line] * (bound == "1e-4")
 
 
-@pytest.mark.parametrize("change", ["args.grad_clip = 1.0", "args.grad_clip = 1.0 if args.tight else 5.0"])
+@pytest.mark.parametrize("change", ["args.grad_clip = 1.0", "args.grad_clip = 1e-4 if args.tight else 1.0"])
 def test_a_setting_that_the_program_sets_is_not_its_default(change, tmp_path):
     text = f"def train(args):\n    {change}\n    if True:" + LOOP.format(clip="args.grad_clip") + "\ntrain(parse())"
     (tmp_path / "a.py").write_text(HEAD + PARSED.format(bound="1e-4") + text)

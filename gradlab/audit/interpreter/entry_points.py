@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from gradlab.audit.interpreter.classes import forget_assigned
 from gradlab.audit.interpreter.interpreter import Interpreter
-from gradlab.audit.interpreter.parameters import defaults_of, is_number
+from gradlab.audit.interpreter.parameters import is_number
 from gradlab.audit.source.project import Definition, Function, Module, Project, methods_of
-from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.source.syntax import defaults_of, dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
 from gradlab.audit.trace.loop_search import stepless_loops, training_loops, with_graph

@@ -16,6 +16,8 @@ REGRESSION = re.compile(
 """Loss functions of PyTorch's that compare a number with what it is to be."""
 DISCOUNT = re.compile(r"gamma|discount|done|terminal", re.I)
 """Names of what a later prediction is multiplied with; elsewhere an equation may be solved."""
+LOGARITHM = re.compile(r"^(?!.*old)(.*[._])?log_?(probs?|pis?|p)(s|_\w+)?$", re.I)
+"""Names of the logarithm of an action's probability, where what computes it is not seen."""
 
 
 def is_likelihood(name: str, value: Value) -> bool:
@@ -84,7 +86,8 @@ def between(engine: Engine, node: ast.AST, one: Value, two: Value) -> frozenset[
 def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:
     """The logarithm of an action's probability times the difference of data and what a network says."""
     for one, other in ((left, right), (right, left)):
-        known = one.likelihood and not other.likelihood and other.kind == "tensor" and bool(sources(other))
+        likely = one.likelihood or (one.kind == "unknown" and not one.given and LOGARITHM.search(one.name) is not None)
+        known = likely and not other.likelihood and other.kind == "tensor" and bool(sources(other))
         if known and any(with_data(part, False) for part in made_of(other)):
             return marked(engine, node, "advantage", other)
     return NO_ROOTS

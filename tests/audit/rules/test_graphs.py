@@ -484,6 +484,21 @@ for x, after, reward, done in loader:
     loss.backward()
     agent.step()
 """,
+    "advantages of what an unseen function says of the policy": """
+from agents import evaluate_actions, weigh
+value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
+agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
+for x, reward, actions in loader:
+    log_probs, entropy = evaluate_actions(policy(x), actions)
+    weights, old_log_probs = weigh(x)
+    gain = reward - value(x)
+    loss = gain.pow(2).mean() - (gain.detach() * log_probs).mean()
+    loss = loss + (gain * weights).mean() + (gain * old_log_probs).mean()
+    loss = loss - (gain * log_probs).mean()  # expect: GL711
+    agent.zero_grad()
+    loss.backward()
+    agent.step()
+""",
     "advantages of what is kept in a list": """
 value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
 agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)

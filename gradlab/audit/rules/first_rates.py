@@ -8,6 +8,7 @@ import re
 from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
@@ -28,6 +29,11 @@ SCHEDULES = re.compile(r"(?i:sched|warm_?up|noam|anneal)|lr_|_lr|[a-z]LR$")
 def alternatives(schedule: Value) -> list[Value]:
     """The schedules that a value may be, where it is one."""
     return [found for one in members(schedule) if one.kind != "none" for found in one.among or (one,)]
+
+
+def made_at(schedule: Value, step: Occurrence) -> ast.Call | None:
+    """The call that made a schedule, where its length is; None where that is in another file than its step."""
+    return schedule.call if schedule.path == step.event.path else None
 
 
 def counts_after(loop: TrainingLoop, event: Event) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from gradlab.audit.rules.first_rates import RATE, alternatives, counts_after, has_own_schedules
+from gradlab.audit.rules.first_rates import RATE, alternatives, counts_after, has_own_schedules, made_at
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted, walk
@@ -161,7 +161,7 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
             or not all(in_micro_batches(one, scenario.loop, step.event) for one in alternatives(schedule))
         ):
             continue
-        yield Hit(step, (), schedule.call if schedule.path == step.event.path else None)
+        yield Hit(step, (), made_at(schedule, step))
 
 
 @loop_rule("GL404")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.knowledge.schedule_lengths import EPOCHS
-from gradlab.audit.rules.first_rates import alternatives
+from gradlab.audit.rules.first_rates import alternatives, made_at
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
@@ -45,7 +45,7 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
         if (counting and all(map(of_all_epochs, made))) or (
             schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
         ):
-            yield Hit(step)
+            yield Hit(step, (), made_at(schedule, step))
 
 
 def whole_epoch(loop: TrainingLoop, event: Event) -> bool:

@@ -135,7 +135,7 @@ CASES = {
     "a softmax for one of two losses": (PHASES, "criterion(out, y)", "criterion(F.softmax(out, -1), y)", {"criterion(F": "GL609"}),
     "a record's schedule in micro-batches": (RECORD, " // 4 *", " *", {"OneCycleLR": "GL403"}),
     "frozen weights are clipped": (FROZEN, "norm_(net", "norm_(words", {"clip_grad": "GL705"}),
-    "as long as the epochs, by another name": (EPOCHS, "    self.schedule.step()", "        self.schedule.step()", {"self.schedule.step()": "GL405"}),
+    "as long as the epochs, by another name": (EPOCHS, "    self.schedule.step()", "        self.schedule.step()", {"CosineAnnealingLR(self.opt": "GL405"}),
     "unscaled before there is a gradient": (SCALED, "        scaler.scale(loss).backward()\n        scaler.unscale_(opt)\n", "        scaler.unscale_(opt)\n        scaler.scale(loss).backward()\n", {"clip_grad": "GL201"}),
     "no logarithm": (SCALED, "F.log_softmax(", "F.softmax(", {"kl_div": "GL609"}),
 }  # fmt: skip

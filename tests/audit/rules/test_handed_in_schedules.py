@@ -140,7 +140,7 @@ for epoch in range(3):
     "as long as one epoch, and stepped in each iteration of all": """
 from transformers import get_cosine_schedule_with_warmup
 per_epoch = len(loader)
-schedule = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=per_epoch)
+schedule = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=per_epoch)  # expect: GL405
 whole = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=per_epoch * epochs)
 cycle = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=per_epoch)
 for epoch in range(epochs):
@@ -148,19 +148,19 @@ for epoch in range(epochs):
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-        schedule.step()  # expect: GL405
+        schedule.step()
         whole.step()
         cycle.step()
 """,
     "as long as the epochs, and given to an engine, which steps it": """
 import deepspeed
 def train(args):
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)  # expect: GL405
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule)
     for epoch in range(args.epochs):
         for x, y in loader:
             engine.backward(F.cross_entropy(engine(x), y))
-            engine.step()  # expect: GL405
+            engine.step()
 """,
     "as long as an epoch, anew in each": """
 from transformers import get_cosine_schedule_with_warmup

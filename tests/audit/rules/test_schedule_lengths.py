@@ -19,7 +19,7 @@ WINDOWS = """
             (F.cross_entropy(model(x), y) / min(args.n, len(loader) - i // args.n * args.n)).backward()
             if (i + 1) % args.n == 0 or i + 1 == len(loader):
                 optimizer.step()
-                schedule.step(){mark}
+                schedule.step()
                 optimizer.zero_grad()
 """
 EPOCHS = """
@@ -28,7 +28,7 @@ EPOCHS = """
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-            schedule.step()  # expect: GL405
+            schedule.step()
 """
 ANEW = "if args.max_steps:\n        args.epochs = args.max_steps // 9 + 1\n    "
 SAMPLES = (
@@ -55,7 +55,7 @@ UPDATES = {
     "a schedule of unseen making": OPAQUE.format(per="") + "  # expect: GL403",
     "a schedule of unseen making, in updates": OPAQUE.format(per=" // args.n"),
 }
-CASES = {name: HEAD.format(made=made) + WINDOWS.format(mark="") for name, made in UPDATES.items()}
+CASES = {name: HEAD.format(made=made) + WINDOWS for name, made in UPDATES.items()}
 COUNTS = {
     "by another name": ("total = args.epochs\n    schedule = get_linear_schedule_with_warmup(optimizer, 0, total)", "_ in range(total)"),
     "as an integer": ("schedule = PolynomialLR(optimizer, int(args.num_train_epochs))", "_ in trange(int(args.num_train_epochs))"),
@@ -64,17 +64,17 @@ COUNTS = {
 }  # fmt: skip
 for name, (made, over) in COUNTS.items():
     loop = EPOCHS.format(over=over)
-    CASES[f"epochs {name}"] = HEAD.format(made=made) + loop
+    CASES[f"epochs {name}"] = HEAD.format(made=made + "  # expect: GL405") + loop
     CASES[f"epochs {name}, after each"] = HEAD.format(made=made) + loop.replace(
-        "    schedule.step()  # expect: GL405", "schedule.step()"
+        "    schedule.step()", "schedule.step()"
     )
-COSINE = HEAD.format(made="n, schedule = len(loader), CosineAnnealingLR(optimizer, args.epochs)")
+COSINE = HEAD.format(made="n, schedule = len(loader), CosineAnnealingLR(optimizer, args.epochs)  # expect: GL405")
 CASES |= {
-    "epochs, once a window": COSINE + WINDOWS.format(mark="  # expect: GL405"),
+    "epochs, once a window": COSINE + WINDOWS,
     "epochs, once a window that is an epoch": HEAD.format(made="n = len(loader)\n    schedule = CosineAnnealingLR(optimizer, args.epochs)")
-    + WINDOWS.format(mark="").replace("args.n", "n"),
+    + WINDOWS.replace("args.n", "n"),
     "a warm-up of epochs": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_epochs, args.updates)")
-    + EPOCHS.format(over="epoch in range(args.epochs)").replace("  # expect: GL405", ""),
+    + EPOCHS.format(over="epoch in range(args.epochs)"),
 }  # fmt: skip
 
 

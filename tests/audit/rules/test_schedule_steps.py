@@ -118,13 +118,13 @@ for x, y in loader:
 """,
     "as long as the epochs, counted from 1, stepped in each batch": """
 epochs = 9
-schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)  # expect: GL405
 for epoch in range(1, epochs + 1):
     for x, y in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-        schedule.step()  # expect: GL405
+        schedule.step()
 """,
     "counted again where a checkpoint is read": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
@@ -323,13 +323,13 @@ def train(args, batches):
 """,
     "as long as the epochs, stepped for each batch": """
 def train(args):
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)  # expect: GL405
     for epoch in range(args.start, args.epochs):
         for x, y in loader:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-            schedule.step()  # expect: GL405
+            schedule.step()
 """,
     "as long as the batches of all epochs, and as the epochs, stepped after each": """
 def train(args):

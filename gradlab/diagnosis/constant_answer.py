@@ -18,11 +18,15 @@ SETTLED = 0.01
 
 
 def constant_answer(
-    loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, batches: Sequence[Any]
+    loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]],
+    like: Any,
+    batches: Sequence[Any],
+    others: Sequence[Any] = (),
 ) -> float | None:
     """Mean loss of the output, the same for every sample, that has the lowest one found by L-BFGS from near zero.
 
     loss: (outputs, targets) -> their sum and number. like: outputs, (B, ...) each. batches: targets, (B, ...) each.
+    others: more of them, on which it is not sought; the loss is the mean over all.
     None where no minimum is found, as where there is none, or the loss cannot be differentiated.
     """
     draw = torch.Generator().manual_seed(0)
@@ -36,10 +40,13 @@ def constant_answer(
         each = iter(answer)
         return mapped(lambda t: next(each).expand(number, *t.shape[1:]), like)
 
+    def over(some: Sequence[Any]) -> torch.Tensor:
+        parts = [loss(to_all(samples(targets)), targets) for targets in some]
+        return torch.stack([part for part, _ in parts]).sum() / torch.stack([count for _, count in parts]).sum()
+
     def mean() -> torch.Tensor:
         optimizer.zero_grad()
-        parts = [loss(to_all(samples(targets)), targets) for targets in batches]
-        total = torch.stack([part for part, _ in parts]).sum() / torch.stack([count for _, count in parts]).sum()
+        total = over(batches)
         total.backward()
         steep.append(math.hypot(*(a.grad.norm().item() for a in answer if a.grad is not None)))
         means.append(total.item())
@@ -49,11 +56,13 @@ def constant_answer(
         with torch.enable_grad():
             optimizer.step(mean)  # type: ignore[no-untyped-call]
             lowest = mean().item()
+        with torch.no_grad():
+            whole = over([*batches, *others]).item() if others else lowest
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     settled = means[len(means) // 2] - lowest < SETTLED * (means[0] - lowest)
     found = steep[-1] <= FLAT * steep[0] + 1e-6 or settled
-    return lowest if found and all(map(math.isfinite, [*steep, *means])) else None
+    return whole if found and all(map(math.isfinite, [*steep, *means, whole])) else None
 
 
 def depends(loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, targets: Any) -> bool:

@@ -23,6 +23,8 @@ TOGETHER = 64
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
 
+LARGE = 0.01
+"""Norm of an update over that of the weights that is large: of the first one, a warm-up would have made it smaller."""
 DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
 """Findings that noise in place of gradients may explain."""
 SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
@@ -127,7 +129,7 @@ def excluded(run: FinishedRun) -> list[str]:
     known = {
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
         "gradients are not clipped": run.clips,
-        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first,
+        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first or h.update_ratios.values[:1] <= [LARGE],
         "Adam's second moments lag (beta2)": not run.second_moments,
     }
     return [cause for cause, has_it_not in known.items() if has_it_not]

@@ -42,7 +42,13 @@ class FinishedRun(LossCourse):
         """The samples of an update that stand out, in words that follow others; nothing where none was measured."""
         from gradlab.measure.samples import named  # loads PyTorch: not before the configuration was checked
 
-        return f"; {named(self.samples[attempt])}" if self.samples.get(attempt) else ""
+        said = named(self.samples.get(attempt, []))
+        return f"; {said}" if said else ""
+
+    @property
+    def bad_at_first(self) -> bool:
+        """Whether the initial weights are at fault: no update was applied, or the first loss is not finite."""
+        return not self.history.applied or not self.history.starts_finite
 
     @cached_property
     def improved(self) -> bool:

@@ -45,6 +45,8 @@ class History:
         self.applied_bad_since: int | None = None
         self.poisoned_at: int | None = None
         """The latest update that was applied with a finite loss and a gradient that is not."""
+        self.starts_finite = True
+        """Whether the first loss is finite."""
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
         self.finite = 0
@@ -144,6 +146,7 @@ class History:
         loss = line.get("train/loss")  # None: a watched loop need not show it
         finite = loss is None or math.isfinite(loss)
         self.broken = not (skipped or finite)
+        self.starts_finite &= finite or self.attempts > 1
         if skipped or not finite:
             if self.bad_since is None:
                 self.bad_since, self.bad_loss = attempt, not finite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import Inspection
@@ -65,6 +65,8 @@ class Measurements:
     """Loss of the best constant answer to single terms of the loss, where it was found."""
     constant_found: bool = False
     """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
+    header: Mapping[str, Any] | None = None
+    """The first line of layers.jsonl: names and shapes of the parameters whose norms are recorded; None: not known."""
     rate: float | None = None
     """The learning rate as it is set, which a schedule scales; None: not known."""
     decay: Callable[[float, float, float], float] | None = None

@@ -106,10 +106,10 @@ def dominated(samples: Sequence[Sample]) -> bool:
 
 
 def named(samples: Sequence[Sample]) -> str:
-    """The samples that stand out, at most three, or that none does. samples: `ranked`."""
+    """The samples that stand out, at most three; nothing where none does, as later it may. samples: `ranked`."""
     out = outliers(samples)
     if not out:
-        return "with the initial weights no sample of that batch stands out"
+        return ""
     listed = ", ".join(f"sample {s.index} (loss {s.loss:.3g}, gradient norm {s.grad_norm:.3g})" for s in out[:3])
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
     stands = f"stand{'s' * (len(out) == 1)} out, {'the first ' * (len(out) > 1)}{out[0].outlier:.3g} times the usual"

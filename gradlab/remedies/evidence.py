@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base.json_lines import number
 from gradlab.base.statistics import quantile
 from gradlab.diagnosis.advice.max_norm import steady_norms
+from gradlab.diagnosis.initial_sizes import initial_sizes
 from gradlab.runs.advice_facts import before_failure, failed_at
 from gradlab.runs.record import RunRecord
 
@@ -80,13 +81,15 @@ def evidence(run: RunRecord) -> Evidence:
     sound, damaged_at = before_damage(run, lines)
     norms = [line["grad/norm"] for line in sound if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
     at = failed_at(run)
-    if run.updates and (run.verdict or "").startswith("nan_") and not math.isfinite(run.updates[0]["train/loss"]):
-        at = 1
+    failed = at is not None or (run.verdict or "").startswith("nan_")
+    if failed and run.updates and not math.isfinite(run.updates[0]["train/loss"]):
+        at = 1  # by the initial weights
     applied = [line for line in run.updates if not line.get("update/skipped")]
     steady = steady_norms([line["grad/norm"] for line in sound], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
     rates = [line["lr"] / rate for line in run.updates if rate > 0 and "lr" in line]
-    sizes, biases = initial_sizes(run)
+    first = next((line for line in run.layer_records if "param/norm" in line), {})
+    sizes, biases = initial_sizes(run.layer_header, first["param/norm"]) if first.get("attempt") == 1 else ({}, {})
     streak = next((i for i, line in enumerate(reversed(run.updates)) if not line.get("update/skipped")), None)
     return Evidence(
         verdict=run.verdict or "",
@@ -130,22 +133,3 @@ def at_full_rate(line: Mapping[str, Any], rate: float) -> float:
     ratio, now = line.get("update/ratio", math.nan), line.get("lr", rate)
     full = ratio * rate / now if now and rate == rate else ratio
     return full if math.isfinite(full) else 0.0
-
-
-def initial_sizes(run: RunRecord) -> tuple[dict[str, float], dict[str, float]]:
-    """`Evidence.sizes` and `Evidence.biases`. Weights of embeddings, and of containers, are no factors of a sum."""
-    header = run.layer_header
-    first = next((line for line in run.layer_records if "param/norm" in line), None)
-    shapes = header.get("shapes") or []
-    sizes, biases = dict[str, float](), dict[str, float]()
-    if first is None or first.get("attempt") != 1 or len(shapes) != len(header["names"]):
-        return sizes, biases
-    sums = header.get("summed") or [True] * len(shapes)
-    for name, shape, norm, factor in zip(header["names"], shapes, first["param/norm"], sums, strict=True):
-        if norm is None or not math.isfinite(norm):
-            continue
-        if len(shape) == 1 and name.split(".")[-1].startswith("bias"):
-            biases[name] = norm / math.sqrt(shape[0])
-        elif len(shape) >= 2 and factor:
-            sizes[name] = norm / math.sqrt(shape[0])
-    return sizes, biases

@@ -142,8 +142,19 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Over a tenth of the run; none where it failed before any update was applied, or no lower rate would help."""
-    updates = min(max(10, e.planned // 10), e.planned // 2)
+    """Where the first updates are the cause: the first was large, and the failure began while the rate would rise."""
+    if e.ratios and e.ratios[0] > LARGE_RATIO and (e.until or math.inf) <= warmup_length(e):
+        yield from other_warmup(e, c)
+
+
+def warmup_length(e: Evidence) -> int:
+    """A tenth of the run."""
+    return min(max(10, e.planned // 10), e.planned // 2)
+
+
+def other_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Whatever the cause; none where it failed before any update was applied, or no lower rate would help."""
+    updates = warmup_length(e)
     if e.failed_at == 1 or beyond_rates(e, c) or not updates:
         return
     if e.ratios and e.ratios[0] / updates > LARGE_RATIO:  # the first update would still be too large

@@ -129,7 +129,8 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     if indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
         many = len(indices) > 1
-        does = {"bad_batch": ("stands out", "stand out"), "nan_input": ("is not finite", "are not finite")}
+        out = (f"stand{s} out, measured with the initial weights" for s in ("s", ""))
+        does = {"bad_batch": (*out,), "nan_input": ("is not finite", "are not finite")}
         alone = ("fails by itself with the initial weights", "fail by themselves with the initial weights")
         what = does.get(by, alone)[many]
         why = f"sample{'s' * many} {shown} of the training set {what}"

@@ -27,6 +27,7 @@ from gradlab.remedies.learning_rate import (
     no_schedule,
     optimizers,
     other_rates,
+    other_warmup,
     rate,
     shorter_warmup,
     unmeasured_rate,
@@ -120,16 +121,16 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that was there at first the rate comes first; over time steps layers are no matter."""
     found = e.found.get("vanishing", {})
     if not found.get("at_first", True):
-        for maker in (lower_rates, structural("relu+he_init", "residual", "layer_norm", "batch_norm"), adaptive):
+        for maker in (lower_rates, structural("relu+he_init", "residual", "batch_norm"), adaptive):
             yield from maker(e, c)
     elif "late_to_early_time" in found:
         yield from structural("gated")(e, c)
         yield code("time steps", "shorten the sequences, or use gated cells", "the first steps get next to no gradient")
     else:
         yield from initial_sizes(e, c)
-        yield from structural("relu+he_init", "residual", "layer_norm", "batch_norm")(e, c)
+        yield from structural("relu+he_init", "residual", "batch_norm")(e, c)  # layer norm has not been enough
         yield from adaptive(e, c)
-        lines = {"residual connections": "add residual connections", "normalisation": "normalise each layer"}
+        lines = {"residual connections": "add residual connections", "normalisation": "add batch normalisation"}
         if missing := [lines[name] for name in found.get("missing", lines)]:
             yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
 
@@ -255,7 +256,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
 """Makers by verdict, in the order in which to try what they make."""
 
 WIDER: tuple[Maker, ...] = (
-    *(pitfall, looser_clip, loss_scale, higher_rate, lower_rate, clip_norm, warmup, defaults, other_rates, full),
+    *(pitfall, looser_clip, loss_scale, higher_rate, lower_rate, clip_norm, other_warmup, defaults, other_rates, full),
     *(optimizers, structural("layer_norm", "he_init", "residual")),
 )
 """What a search tries after them."""

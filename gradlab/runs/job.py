@@ -247,6 +247,7 @@ class Job(Sink):
             overflow=overflow,
             inspection=inspection,
             input_size=input_size(run) if self.world.main else math.nan,
+            header=run.observed.header(),
             rate=self.config.optimizer.lr,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,
             constant=constant,

@@ -88,6 +88,8 @@ def input_size(trainer: TrainerState) -> float:
 
 BATCHES = 128
 """Batches of the data over which the best constant answer is sought at most."""
+MEASURED = 4096
+"""Batches over which its loss is measured at most: losses of the run are those of all samples."""
 
 
 @randomness.random_state_restored()
@@ -97,23 +99,25 @@ def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | 
     And of each of its terms that depends on the targets, by itself.
     """
     size = trainer.config.data.batch_size
-    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: BATCHES * size]
-    if streamed(split):
-        batches = list(some(split))
-    else:
-        batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if 2 * len(index) >= size]
-        batches = batches or [split.batch(order.to(split.device))]
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: MEASURED * size]
+    parts = [index for index in torch.split(order, size) if 2 * len(index) >= size] or [order]
+    batches = some(split) if streamed(split) else (split.batch(index.to(split.device)) for index in parts)
+    inputs, first = next(batches)
+    of_all = [first, *(targets for _, targets in batches)]
+    targets, others = of_all[:BATCHES], of_all[BATCHES:]
     trainer.module.eval()
     with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
-        outputs = trainer.module(batches[0][0])
+        outputs = trainer.module(inputs)
     trainer.module.train()
-    found, of_terms, targets = None, dict[str, float](), [targets for _, targets in batches]
+    found, of_terms = None, dict[str, float]()
     if all(t.is_floating_point() and len(t) == samples(targets[0]) for t in leaves(outputs) if t.dim()):
         if isinstance(outputs, torch.Tensor) and isinstance(targets[0], torch.Tensor):
-            found = constant_answer(trainer.loss, outputs, targets)
+            found = constant_answer(trainer.loss, outputs, targets, others)
         for i, name in enumerate(trainer.loss.terms):
             term = partial(of_term, trainer.loss, i)
-            if depends(term, outputs, targets[0]) and (least := constant_answer(term, outputs, targets)) is not None:
+            if not depends(term, outputs, targets[0]):
+                continue
+            if (least := constant_answer(term, outputs, targets, others)) is not None:
                 of_terms[name] = least
     return found, of_terms
 

@@ -30,6 +30,13 @@ def test_it_is_what_is_known_of_losses_that_are_known(loss, shape) -> None:  # t
     assert constant_answer(loss, torch.empty(1, *shape), batches) == pytest.approx(loss.constant(batches), rel=1e-3)
 
 
+def test_its_loss_is_that_of_all_samples_though_it_is_sought_on_some() -> None:
+    like, batches = torch.empty(1, 1), targets(True)
+    some, of_all = (constant_answer(MeanSquaredError(), like, batches[:2], rest) for rest in ([], batches[2:]))
+    found = torch.cat(batches[:2]).mean()
+    assert of_all == pytest.approx((torch.cat(batches) - found).square().mean().item(), rel=1e-3) != some
+
+
 def test_it_is_found_where_the_loss_has_a_kink() -> None:
     """Its slope is no smaller there than elsewhere."""
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradlab.cli.replay import main
 from gradlab.data.spec import Spec
-from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.overflow import RESULT, Overflow
 from gradlab.diagnosis.replay.replay import replay
 from gradlab.models.base import ModelOption
 from gradlab.models.lstm import LSTMOption
@@ -349,6 +349,9 @@ def test_a_number_that_only_a_wider_type_holds_is_blamed_on_the_module_that_comp
         assert overflow is not None and (overflow.phase, overflow.module) == ("forward", "1")
         assert overflow.output_max is not None and 65504 < overflow.output_max < 1e7 and overflow.limit == 65504
         assert overflow.healthy == "0"
+        cast = isinstance(module, Wide)  # computed in fp32; layer norm is in fp16
+        assert (overflow.rounded == RESULT) == cast
+        assert ("where the result of mul is rounded to a narrower type: " in str(overflow)) == cast
         assert found(model, BF16()) is None
 
 

@@ -122,6 +122,23 @@ def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall
     assert found.verdict == "scale_collapse" and seen == [60, 1, 40] and found.evidence["skipped_last_in_a_row"] == 36
 
 
+@pytest.mark.parametrize("skips", [1, 2, 5])
+def test_a_scale_that_began_too_high_fell_from_its_beginning_only_if_it_never_settled(skips: int) -> None:
+    """What the scale was before the first update is not known."""
+
+    def fallen(since: int, until: int, calm: int) -> list[dict]:
+        scales = [65536 * 0.5 ** min(i, skips) * 0.5 ** max(0, i - calm) for i in range(1, until)]
+        return [line(i, 2.0, 1.0, not skips < i <= calm, scale) for i, scale in enumerate(scales, 1)][since - 1 :]
+
+    end = {"status": "failed", "error": "grad_scale is too small", "scale_too_small": True}
+    settled = verdict(fallen(1, 99, 60), **end).evidence
+    assert (settled["scale_fell_from"], settled["skipped_since"]) == (61, 38)
+    at_once = verdict(fallen(1, 60, skips + 3), **end).evidence
+    assert (at_once["scale_fell_from"], at_once["skipped_since"]) == (1, 56)
+    running = verdict(fallen(1, 60, skips + 3), dynamic_loss_scale=True)
+    assert running.sentence.startswith("the loss scale fell to ") and " from " not in running.sentence
+
+
 def test_rules_that_could_not_be_checked_are_listed() -> None:
     found = verdict([line(i, 2.0) for i in range(4)])
     assert found.verdict == "too_short" and {"diverged", "vanishing", "stalled"} <= set(found.unchecked)
@@ -619,8 +636,13 @@ def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     calm = [2.0 - i / 2000 for i in range(100)]
     losses = [*calm, *[3.5] * 4, *[1.9] * 9, math.nan, *[4.5] * 4, *[1.4] * 40]
     found = verdict([line(i, loss, skipped=loss != loss) for i, loss in enumerate(losses, 1)])
-    assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 3.5, found
-    assert (found.evidence["count"], found.sentence.endswith("the first of 2 times")) == (2, True)
+    assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 4.5, found
+    said = "it reached 3.5 (a mean of 3, to update 103) where their median is 1.98, and came back, the first of 2 times"
+    assert found.evidence["count"] == 2 and said in found.sentence
+    assert found.sentence.endswith("; the highest reached 4.5, at update 117"), found.sentence
+    open_ended = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 99, *[5.0] * 5], 1)])
+    assert "; the highest reached 5, at update 206" in open_ended.sentence
+    assert open_ended.sentence.endswith("; the one from update 204 on had not come back at the end")
     once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])
     assert "(a mean of 3, to update 103)" in once.sentence and once.sentence.endswith(", and came back")
     assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])

@@ -78,6 +78,11 @@ def test_the_rate_is_no_cause_of_a_scale_that_fell_before_any_update() -> None:
     lines = [line(i, 2.0, math.inf) | {"update/skipped": True, "amp/scale": 2.0**-i} for i in range(1, 30)]
     found = verdict(lines, fp16_forward=True, dynamic_loss_scale=True, scale_too_small=True, **FAILED)
     assert told(found, "scale_collapse").causes == ["activations pass fp16's largest number, 65504"]
+    some = [line(i, 2.0, 1.0) if i == 7 else one for i, one in enumerate(lines, 1)]
+    for first, by_rate in ((math.inf, False), (2.0, True)):  # the forward pass overflows, or the scale was too high
+        given = [some[0] | {"train/loss": first}, *some[1:]]
+        said = told(verdict(given, dynamic_loss_scale=True, scale_too_small=True, **FAILED), "scale_collapse").causes
+        assert any("rate" in cause for cause in said) == by_rate
     assert not any(key.startswith("largest") for key in found.evidence)
     assert not any(isinstance(v, float) and math.isnan(v) for v in found.evidence.values())
     assert found.unchecked["updates_lost"] == "no update was applied"
@@ -183,8 +188,9 @@ def test_what_a_model_has_is_not_what_it_lacks(residual: bool, normalised: bool)
 def test_what_a_run_does_is_not_what_it_lacks() -> None:
     rising = [line(i, 2 + i / 10) | {"lr": 1e-3 * i} for i in range(1, 100)]
     assert told(verdict(rising, clips=True), "diverged").causes == ["the learning rate is too high"]
-    constant = [one | {"lr": 1e-3} for one in rising]
-    assert len(told(verdict(constant), "diverged").causes) == 3
+    for first, causes in ((0.1, 3), (1e-3, 2)):  # a first update of ordinary size needs no warm-up
+        constant = [one | {"lr": 1e-3, "update/ratio": first} for one in rising]
+        assert len(told(verdict(constant), "diverged").causes) == causes
 
 
 def test_a_loss_that_is_not_finite_at_the_end_has_not_risen_to_infinity() -> None:
@@ -413,7 +419,7 @@ def test_gradients_of_exactly_zero_have_no_ratio() -> None:
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [0.0] * (len(NAMES) - 1) + [1.0]})
     sentence = told(diagnose(stream), "vanishing").sentence
-    assert sentence.startswith("early layers' gradients are usually exactly zero") and "inf" not in sentence
+    assert sentence.startswith("the gradients of the first layer are usually exactly zero") and "inf" not in sentence
 
 
 @pytest.mark.parametrize("noise", [0.5, 7.0])
@@ -494,3 +500,36 @@ def test_what_the_verdict_says_is_not_said_again() -> None:
     given_up = verdict(lines, "given_up", error="given up: for 9 updates")
     said = summary_lines(given_up, Outcome("given_up", "given up: for 9 updates"), None, None, [], Path(), [])
     assert given_up.verdict != "diverged" and sum("given up" in each for each in said) == 1
+
+
+def vanishing(ratios: list[float], layers: int = 4) -> Finding | None:
+    stream = MetricStream(Thresholds(), NAMES[:layers])
+    for i, ratio in enumerate(ratios, 1):
+        stream.observe(line(i, 2.0), {"grad/layer": [1.0] * (layers - 1) + [ratio]})
+    return next((f for f in diagnose(stream).findings if f.code == "vanishing"), None)
+
+
+def test_a_gradient_that_came_back_has_not_vanished() -> None:
+    assert vanishing([1e5] * 100) and vanishing([*[1e5] * 98, 1.0, 1.0]), "not by two records"
+    assert vanishing([*[1e5] * 90, *[1.0] * 10]) is None
+
+
+def test_two_layers_are_no_chain() -> None:
+    found = vanishing([1e5] * 100, layers=2)
+    assert found is not None and found.causes == ["initial weights that are too small"]
+    assert "of the last layer are usually 1e+05 times those of the first layer" in found.sentence
+
+
+@pytest.mark.parametrize(("size", "named"), [(0.58, False), (1.0, False), (2.0, True)])
+def test_initial_weights_of_ordinary_size_are_not_why_a_gradient_explodes(size: float, named: bool) -> None:
+    header = {"names": ["a.weight"], "shapes": [[16, 9]]}
+    stream = MetricStream(Thresholds(), ["a.weight"])
+    for i in range(1, 70):
+        layers = {"grad/layer": [1e3], "param/norm": [4 * size], "update/norm": [1.0]} if i == 1 else None
+        ordinary = {"param/norm": 4 * size, "update/ratio": 0.2}
+        stream.observe(line(i, 2.0 ** max(1, i - 55), 1e3 * 10.0 ** max(0, i - 60)) | ordinary, layers)
+    known = {"header": header, "input_size": 1.0, "constant": 2.1}
+    causes = told(diagnose(stream, Measurements("failed", "not finite", **known)), "exploding").causes
+    assert any("initial" in cause for cause in causes) == named == causes[0].startswith("the initial weights")
+    unknown = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
+    assert any("the inputs or the targets are too large" in cause for cause in unknown)

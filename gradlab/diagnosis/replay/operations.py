@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.diagnosis.replay.failure import OVERFLOW, TELL, failure
+from gradlab.diagnosis.replay.overflow import RESULT
 from gradlab.diagnosis.replay.ranges import finite, largest, mask, range_of, tensors_of
 from gradlab.diagnosis.replay.traced import Call, Maker, Origin
 
@@ -123,15 +124,15 @@ class Operations(TorchDispatchMode):
         if maker.name == "_to_copy":
             origin.output_max = largest(given)
             source = self.makers.get(storage(given[0])) if given else None
-            if source is not None:  # computed in a wider type: that operation exceeded the range of this one
-                origin.maker = source
+            if source is not None:  # what computed it in a wider type did not overflow, but is what made it large
+                origin.maker, origin.rounded = source, RESULT
         elif not func._schema.is_mutable:
             origin.output_max = wider(func, args, kwargs)
         makers = {m.node for t in given if (m := self.makers.get(storage(t))) is not None}
         origin.summed = origin.backward and maker.name in ("add", "add_") and len(makers) > 1
         call = self.owner(origin.maker)
         if call is not None and maker.name == "_to_copy" and origin.maker is maker:
-            own = dict(call.module.named_parameters(recurse=False)).items()
+            own = [*call.module.named_parameters(recurse=False), *call.module.named_buffers(recurse=False)]
             origin.rounded = next((n for n, p in own if storage(p) == storage(given[0])), "input")
         if call is not None and call.inputs is not None:
             origin.input_max = largest(call.inputs)

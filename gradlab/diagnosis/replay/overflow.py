@@ -14,6 +14,8 @@ MODERATE = 1e4
 
 SUM = "the sum over its uses"
 """The operation that adds up the gradients of a tensor that several others are computed from."""
+RESULT = "result"
+"""What was rounded to a narrower type, where the operation is the one that had computed it in a wider type."""
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Overflow:
     evaluation: bool = False
     """Whether it was in the evaluation, and not in an update."""
     rounded: str | None = None
-    """What a narrower type could not hold: the name of one of the module's weights, or `input`."""
+    """What a narrower type could not hold: the name of one of the module's weights, `input`, or `RESULT`."""
     beyond: float | None = None
     """The given limit, where a finite number exceeded it."""
     samples: list[int] = field(default_factory=list)
@@ -117,6 +119,8 @@ class Overflow:
     @property
     def fails(self) -> str:
         """What happened, as the predicate of a sentence."""
+        if self.rounded == RESULT:
+            return f"overflows first, where the result of {self.place} is rounded to a narrower type"
         if not self.undefined:
             return "overflows first"
         return f"is the first that is not finite ({self.failure} in {self.place})"
@@ -138,7 +142,7 @@ class Overflow:
 
     @property
     def sentence(self) -> str:
-        by = f", in {self.operation}" if self.operation and not self.undefined else ""
+        by = f", in {self.operation}" if self.operation and not (self.undefined or self.rounded) else ""
         if self.beyond is not None:
             what = "the gradient of the output" if self.phase == "backward" else "the output"
             return f"{what} of {self.where} is the first beyond {self.beyond:g}: {self.output_max:.4g} ({self.after})"
@@ -150,6 +154,7 @@ class Overflow:
             return f"the buffer {self.module} was not finite beforehand"
         if self.phase == "loss":
             how = f"overflows{by.lstrip(',')}{self.far}" if by or self.far else "is not"
+            how = f"{self.fails}{self.far}" if self.rounded == RESULT else how
             how = f"is not: {self.failure} in {self.place}" if self.undefined else how
             return f"every module's output is finite, and the loss {how} ({self.after})"
         if self.phase == "between":
@@ -167,7 +172,7 @@ class Overflow:
             if self.operation == SUM:
                 source = f"the gradient of the output of {self.where}"
             return f"the forward pass is finite; in the backward pass {source} {self.fails}{by}{self.far}"
-        if self.rounded is not None:
+        if self.rounded not in (None, RESULT):
             return (
                 f"the {self.rounded} of {self.where} overflows first, where it is rounded to a narrower type{self.far}"
             )

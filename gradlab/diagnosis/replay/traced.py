@@ -62,7 +62,7 @@ class Origin:
     given: str | None = None
     """What was not finite beforehand."""
     rounded: str | None = None
-    """What a narrower type could not hold: the name of a weight, or input."""
+    """What a narrower type could not hold: the name of a weight, `input`, or `RESULT`."""
     input_max: float | None = None
     output_max: float | None = None
     operand_max: float | None = None

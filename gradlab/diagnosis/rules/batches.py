@@ -159,11 +159,10 @@ class BadBatch(Rule):
             return self.at_once(run)
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
         spike = lasting or guilty[0]
-        samples = run.samples.get(spike.attempt, [])
         sentence = f"update {spike.attempt} is far above the {spike.known} before it: {self.above_them(run, spike)}"
         others = f"{self.far - 1} others are" if self.far > 2 else "another one is"
         sentence += f" ({others}, too)" if self.far > 1 else ""
-        sentence += f"; {named(samples)}" if samples else ""
+        sentence += run.samples_of(spike.attempt)
         severity, damage, lost = self.damage(run, spike, lasting is not None)
         evidence: dict[str, Any] = {
             "loss": spike.loss,
@@ -171,6 +170,7 @@ class BadBatch(Rule):
             "usual_loss": spike.before,
             "usual_norm": spike.usual,
         }
+        samples = run.samples[spike.attempt]
         evidence |= {"count": self.count, "samples": like(run, samples)}
         found = self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
         found.lost = lost
@@ -204,8 +204,7 @@ class BadBatch(Rule):
         samples = run.samples[bad[0].attempt]
         when = "in" if bad[0].attempt == at else "after"
         sentence = f"the run failed {when} update {bad[0].attempt}; {named(samples)}"
-        evidence: dict[str, Any] = {"loss": bad[0].loss, "norm": bad[0].norm, "count": 1}
-        evidence["samples"] = like(run, samples)
+        evidence = {"count": 1, "samples": like(run, samples)}
         return self.found("critical", sentence, bad[0].attempt, **evidence)
 
     def unable(self, run: FinishedRun) -> str | None:

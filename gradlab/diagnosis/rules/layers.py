@@ -18,6 +18,13 @@ from gradlab.diagnosis.series import Samples
 from gradlab.diagnosis.wording import CUTS, percent, progress
 from gradlab.update.layers import late_to_early_ratio
 
+FEW = 20
+"""Layers of which a tenth is more than one: of fewer the first and the last one are compared."""
+
+
+DEEP = 3
+"""Layers of a chain over which a factor each adds up."""
+
 
 def passed(run: FinishedRun) -> float:
     """The part of a gradient's norm that layers of nearly dead units let through: 0 where all of one are dead.
@@ -37,7 +44,7 @@ def paths(run: FinishedRun) -> dict[str, bool]:
 @rule("vanishing", position=130)
 @dataclass
 class Vanishing(Rule):
-    """Early layers, or early time steps, get almost no gradient, and the model does not learn.
+    """Early layers, or early time steps, get almost no gradient, usually and at the end, and the model does not learn.
 
     Nor do dead units explain it: layers of nearly all dead ones let the root of their live share pass.
     """
@@ -57,11 +64,11 @@ class Vanishing(Rule):
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
     records: int = 3
-    """Records over time steps that are needed, the last ones over the ratio: at first every recurrent network is."""
+    """Records over time steps that are needed: at first every recurrent network is over the ratio."""
 
     def begin(self) -> None:
         self.ratios, self.times = Samples(), Samples()
-        self.latest: deque[float] = deque(maxlen=5)
+        self.latest, self.latest_times = deque[float](maxlen=5), deque[float](maxlen=5)
         self.at: int | None = None
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -71,13 +78,14 @@ class Vanishing(Rule):
         if len(norms) > 1 and all(map(math.isfinite, norms)):
             ratio = late_to_early_ratio(norms)
             self.ratios.add(ratio)
+            self.latest.append(ratio)
             if ratio <= self.ratio:
                 self.at = None
             elif self.at is None:
                 self.at = line["attempt"]
         times = [t for t in layers.get("time/ratio", []) if t == t]
         if times:
-            self.latest.append(max(times))
+            self.latest_times.append(max(times))
             self.times.add(max(times))
 
     def find(self, run: FinishedRun) -> Finding | None:
@@ -91,9 +99,9 @@ class Vanishing(Rule):
             return None  # dead_units
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
-        if depth > self.ratio:
+        if depth > self.ratio and statistics.median(self.latest) > self.ratio:
             return self.over_layers(run, depth)
-        still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
+        still = self.times.count >= self.records and statistics.median(self.latest_times) > self.ratio
         if time > self.ratio and still:
             sentence = (
                 f"the gradient at the last time steps is usually {time:.3g} times that at the first ones, and "
@@ -110,13 +118,16 @@ class Vanishing(Rule):
         every = [*zip(h.layer_names, h.layers, strict=True)]
         reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
         (bottom, low), (top, high) = reached[0], reached[-1]
-        sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
+        early, late = ("early layers", "late layers") if len(reached) >= FEW else ("the first layer", "the last layer")
+        sentence = f"the gradients of {late} are usually {depth:.3g} times those of {early}"
         if math.isinf(depth):
-            sentence = "early layers' gradients are usually exactly zero, and those of late ones are not"
+            sentence = f"the gradients of {early} are usually exactly zero, and those of {late} are not"
         sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
         evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
         found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
         missing = [name for name, has in paths(run).items() if not has]
+        if len(reached) < DEEP:  # too few to multiply a gradient
+            found.causes, missing = [c for c in found.causes if "initial" in c], []
         found.causes = self.possible(run, found.causes, missing)
         found.evidence |= {"missing": missing} if run.inspection is not None else {}
         found.evidence |= {"at_first": self.at_first}

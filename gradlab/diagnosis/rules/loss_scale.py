@@ -20,7 +20,8 @@ from gradlab.diagnosis.wording import percent
 class ScaleCollapse(Rule):
     """The loss scale fell below its floor, or was still falling towards it when the run ended.
 
-    A scale that has come down since the first update may just have begun too high, until it is below 1.
+    A scale that has come down since the first update may just have begun too high, until it is below 1. That is over
+    where no update was skipped for a window (`diagnosis.window`): what falls later falls from there.
     """
 
     causes = ("the learning rate is too high", "activations pass fp16's largest number, 65504")
@@ -35,16 +36,19 @@ class ScaleCollapse(Rule):
         self.recent: deque[bool] = deque(maxlen=40)
         self.descent: list[int] | None = None  # first skipped update, its epoch, skips
         self.height = self.scale = 0.0  # of the scale, before the descent and now
+        self.calm = 0  # updates since the last that was skipped
         self.smallest = math.inf
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         skipped, scale = bool(line["update/skipped"]), line["amp/scale"]
         self.recent.append(skipped)
+        self.calm = 0 if skipped else self.calm + 1
+        at_first = self.descent is not None and self.descent[0] == 1  # then what it was before is not known
         if skipped:
             if self.descent is None:
                 self.descent, self.height = [line["attempt"], line["epoch"], 0], max(self.scale, scale)
             self.descent[2] += 1
-        elif scale >= self.height:
+        elif self.calm >= history.window if at_first else scale >= self.height:
             self.descent = None
         self.scale, self.smallest = scale, min(self.smallest, scale)
 
@@ -58,14 +62,15 @@ class ScaleCollapse(Rule):
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
         evidence |= {"skipped_since": skips, "skipped_last_in_a_row": streak}
         if not run.scale_too_small:
-            fall = f"from {self.height:.3g} to {self.scale:.3g} by {skips} skipped updates"
-            sentence = f"the loss scale fell {fall}, and was still falling"
+            before = f"from {self.height:.3g} " * (at > 1)
+            sentence = f"the loss scale fell {before}to {self.scale:.3g} by {skips} skipped updates"
+            sentence += ", and was still falling"
         elif streak:
             sentence = "no loss scale can help: the forward or backward pass itself overflows"
         else:
             sentence = f"the loss scale fell below the smallest that is useful, by {skips} skipped updates"
         found = self.found("critical", sentence, at, **evidence)
-        if not run.history.applied:  # no rate has moved anything
+        if run.bad_at_first:  # no rate had moved anything
             found.causes = [c for c in found.causes if "learning rate" not in c]
         return found
 
@@ -122,7 +127,7 @@ class OverflowFP16(Rule):
             self.found("critical", str(o), None, module=o.module, output=o.output_max),
             self.causes,
         )
-        found.causes = [rate, sums] if run.history.applied else [start, sums]
+        found.causes = [start, sums] if run.bad_at_first else [rate, sums]
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

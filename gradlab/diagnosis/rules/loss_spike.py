@@ -68,6 +68,7 @@ class SpikeRecovered(Rule):
         self.rise: Rise | None = None  # the one under way
         self.count = 0
         self.first: Rise | None = None
+        self.highest: Rise | None = None
         self.slow: Rise | None = None
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -88,6 +89,7 @@ class SpikeRecovered(Rule):
                     self.slow = self.slow or rise
                 else:
                     self.first, self.count = self.first or rise, self.count + 1
+                    self.highest = max(self.highest or rise, rise, key=lambda r: r.height)
                 self.rise = None
         elif len(self.recent.values) >= 2 * history.window and min(self.now) > self.recent.ordered[-1]:
             usual = self.recent.median
@@ -109,6 +111,10 @@ class SpikeRecovered(Rule):
             f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where their median is {rise.usual:.3g}"
         )
         sentence += f", and came back{f', the first of {self.count} times' if self.count > 1 else ''}"
-        seen = {"usual": rise.usual, "height": rise.height, "count": max(self.count, 1)}
+        highest = max((r for r in (rise, self.highest, self.rise) if r), key=lambda r: r.height)
+        if highest is not rise:
+            sentence += f"; the highest reached {highest.height:.3g}, at update {highest.top}"
+        sentence += f"; the one from update {self.rise.began} on had not come back at the end" if self.rise else ""
+        seen = {"usual": rise.usual, "height": highest.height, "count": max(self.count, 1)}
         severity = "info" if rise is self.slow or run.reverses else "warning"
         return self.found(severity, sentence + run.samples_of(rise.began), rise.began, **seen)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.initial_sizes import ORDINARY, initial_sizes
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
-from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
@@ -49,6 +48,8 @@ class Exploding(Rule):
     """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
+    usual_input: float = 10.0
+    """Largest input, and loss of a constant answer, that are of ordinary size."""
     large: float = 0.01
     """Norm of an update over that of the weights, before that, above which the learning rate is the likeliest cause."""
 
@@ -69,10 +70,12 @@ class Exploding(Rule):
         self.calm = 0
         self.before = math.nan  # the usual loss then
         self.first: dict[str, Any] = {}
+        self.begins: list[float | None] = []  # norms of the parameters, at the first update
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         norm = line["grad/norm"]
-        self.first = self.first or line
+        if not self.first:
+            self.first, self.begins = line, (layers or {}).get("param/norm", [])
         if math.isnan(norm):
             return
         if self.at is None:
@@ -115,14 +118,14 @@ class Exploding(Rule):
                 sentence = f"the gradient norm, {before} before, was {self.left:.3g} at update {self.at}"
             sentence += f", and reached {self.reached:.3g}" * (few >= run.window or self.reached > self.left)
             evidence = {"largest": self.reached, "usual": self.usual}
-            return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))
+            return self.caused(run, self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None
         sentence = f"the first gradient, of norm {norm:.3g}, moved the weights by {moved:.3g} times their own norm"
         if by_the_weights(run):
             sentence += f"; update {h.bad_since} overflows, on samples on which the initial weights do not"
-        return self.caused(self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved))
+        return self.caused(run, self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved))
 
     def survived(self, run: FinishedRun) -> Finding | None:
         """A norm beyond all others that came back, where the weights did not."""
@@ -131,16 +134,32 @@ class Exploding(Rule):
             return None
         sentence = f"the gradient norm reached {norm:.3g} at update {at}, from a median of {usual:.3g}; the norm of"
         sentence += f" the weights went from {weights[0]:.3g} to {weights[-1]:.3g}"
-        return self.caused(self.found("info", sentence, at, largest=norm, usual=usual, weights=weights[-1]))
+        return self.caused(run, self.found("info", sentence, at, largest=norm, usual=usual, weights=weights[-1]))
 
-    def caused(self, found: Finding) -> Finding:
+    def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""
-        multiplied, initial, rate = self.causes
-        if self.first["grad/norm"] > self.first.get("param/norm", math.inf):
-            found.causes = [initial, multiplied, rate]
+        multiplied, _, rate = self.causes
+        large = self.too_large(run)
+        initial = [f"{' or '.join(large)} are too large"] if large else []
+        if initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
+            found.causes = [*initial, multiplied, rate]
         elif max(self.moved, self.first.get("update/ratio", 0.0)) > self.large:
-            found.causes = [rate, multiplied, initial]
+            found.causes = [rate, multiplied, *initial]
+        else:
+            found.causes = [multiplied, *initial, rate]
         return found
+
+    def too_large(self, run: FinishedRun) -> list[str]:
+        """What may be: initial weights, inputs and targets that are known to be of ordinary size are not."""
+        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header and self.begins else []
+        inputs = run.input_size <= self.usual_input
+        fits = run.constant is not None and not run.constant_found and run.history.loss_first <= 10 * run.constant
+        ordinary = {
+            "the initial weights": bool(sizes) and max(sizes) <= ORDINARY,
+            "the inputs": inputs,
+            "the targets": fits and (run.constant or 0.0) <= self.usual_input,
+        }
+        return [name for name, is_ordinary in ordinary.items() if not is_ordinary]
 
 
 def by_the_weights(run: FinishedRun) -> bool:
@@ -169,6 +188,7 @@ class Spike(Rule):
 
     def begin(self) -> None:
         self.first: tuple[int, float, float, int] | None = None
+        self.largest = (0.0, 0)
         self.count = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -182,6 +202,7 @@ class Spike(Rule):
         if single and norm - usual > self.z * history.norms.spread:
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual, len(recent))
+            self.largest = max(self.largest, (norm, line["attempt"]))
 
     def find(self, run: FinishedRun) -> Finding | None:
         if self.first is None or self.count > self.rare * run.history.attempts:
@@ -191,69 +212,12 @@ class Spike(Rule):
         sentence = f"after the first {2 * run.window - 1} updates {many} far outside of the usual range, "
         sentence += f"{'the first ' * (self.count > 1)}at update {at}: "
         sentence += f"{norm:.3g} where the latest {known} have a median of {usual:.3g}{run.samples_of(at)}"
-        return self.found("info", sentence, at, count=self.count, norm=norm)
+        largest, where = self.largest
+        sentence += f"; the largest, at update {where}, is {largest:.3g}" * (where > at)
+        return self.found("info", sentence, at, count=self.count, norm=largest)
 
     def suspects(self, run: FinishedRun) -> list[int]:
         return [self.first[0]] if self.first else []
-
-
-@dataclass
-class Trend(Rule):
-    """Base: the norm drifts over the whole run by a large factor, mostly in one direction."""
-
-    aside = True
-    needs = ("long",)
-    factor: float = 10.0
-    """Norm at the end over that at the beginning, or the reverse."""
-    order: float = 0.8
-    """Rank correlation with time above which it is a trend."""
-
-    def drift(self, history: History) -> tuple[float, float, float]:
-        """Rank correlation of the norm with time, and the usual norms of the first and of the last tenth."""
-        v = history.norms_of_all.values
-        if len(v) < 20:
-            return 0.0, math.nan, math.nan
-        ranks = {i: rank for rank, i in enumerate(sorted(range(len(v)), key=v.__getitem__))}
-        correlation = statistics.correlation(range(len(v)), [ranks[i] for i in range(len(v))])
-        return correlation, *history.norm_drift
-
-    @staticmethod
-    def course(first: float, last: float) -> str:
-        """In words that follow others; what lies between need not rise or fall all the time."""
-        return f" over the run: its median is {first:.3g} in the first tenth, and {last:.3g} in the last"
-
-
-@rule("growing_norm", position=220)
-@dataclass
-class Growing(Trend):
-    """The gradient norm grows over the run by a large factor, and mostly rises."""
-
-    causes = ("weights or activations grow", "the learning rate is too high")
-    fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
-
-    def find(self, run: FinishedRun) -> Finding | None:
-        correlation, first, last = self.drift(run.history)
-        if not (correlation > self.order and last > self.factor * first):
-            return None
-        found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
-        if run.steady or run.history.update_ratios.median < SMALL:  # then it is rather too low
-            found.causes = found.causes[:1]
-        return found
-
-
-@rule("decaying_norm", position=230)
-@dataclass
-class Decaying(Trend):
-    """The gradient norm decays over the run by a large factor, and mostly falls."""
-
-    causes = ("the loss nears its minimum", "units saturate or die")
-    fixes = ("nothing while the loss falls; else look for saturated or dead units",)
-
-    def find(self, run: FinishedRun) -> Finding | None:
-        correlation, first, last = self.drift(run.history)
-        if not (correlation < -self.order and last < first / self.factor):
-            return None
-        return self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
 
 
 @rule("zero_gradient", position=160)

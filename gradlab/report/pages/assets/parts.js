@@ -14,11 +14,17 @@ const parts = (() => {
     loss_last: "loss, median of the last",
     usual_grad_norm: "usual grad norm (median of the latest)",
     largest_grad_norm_at: "its update",
+    at_first: "early layers had as little gradient at first",
+    missing: "not in the model",
+    summed: "the loss is a sum over samples",
     usual_update_ratio: "usual update ÷ weights",
   };
 
   /** Of several losses; it is infinite where half of them are NaN or infinite. */
   const level = (value) => (Number(value) === Infinity ? "not finite" : number(value));
+
+  /** Whether a value in the evidence says anything: nothing was found, or is so, is no evidence. */
+  const says = (value) => ![null, undefined, false, ""].includes(value) && !(Array.isArray(value) && !value.length);
 
   function shown(key, value) {
     if (value === null || value === undefined) return "-";
@@ -163,7 +169,7 @@ const parts = (() => {
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
       inLoop = new Set(["file", "line", "rule", "times", "fix"]);
     const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(
-      ([k]) => !faults.size || !inLoop.has(k),
+      ([k, v]) => (!faults.size || !inLoop.has(k)) && says(v),
     );
     const first = new Set(found ? Object.keys(found.evidence) : []);
     if (evidence.length) {
@@ -218,7 +224,9 @@ const parts = (() => {
                 badge(f.severity),
                 element("strong", words(f.code)),
                 `: ${f.sentence}`,
-                ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
+                ...(f.began > 1 && !new RegExp(`\\bupdate ${f.began}\\b`).test(f.sentence)
+                  ? [element("span", ` (since update ${f.began})`, { class: "quiet" })]
+                  : []),
                 ...(f.causes.length
                   ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })]
                   : []),

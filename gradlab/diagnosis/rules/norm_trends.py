@@ -1,0 +1,72 @@
+"""Rules over a gradient norm that drifts over the whole run."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.not_learning import SMALL
+from gradlab.diagnosis.rules.rule import Rule, rule
+
+
+@dataclass
+class Trend(Rule):
+    """Base: the norm drifts over the whole run by a large factor, mostly in one direction."""
+
+    aside = True
+    needs = ("long",)
+    factor: float = 10.0
+    """Norm at the end over that at the beginning, or the reverse."""
+    order: float = 0.8
+    """Rank correlation with time above which it is a trend."""
+
+    def drift(self, history: History) -> tuple[float, float, float]:
+        """Rank correlation of the norm with time, and the usual norms of the first and of the last tenth."""
+        v = history.norms_of_all.values
+        if len(v) < 20:
+            return 0.0, math.nan, math.nan
+        ranks = {i: rank for rank, i in enumerate(sorted(range(len(v)), key=v.__getitem__))}
+        correlation = statistics.correlation(range(len(v)), [ranks[i] for i in range(len(v))])
+        return correlation, *history.norm_drift
+
+    @staticmethod
+    def course(first: float, last: float) -> str:
+        """In words that follow others; what lies between need not rise or fall all the time."""
+        return f" over the run: its median is {first:.3g} in the first tenth, and {last:.3g} in the last"
+
+
+@rule("growing_norm", position=220)
+@dataclass
+class Growing(Trend):
+    """The gradient norm grows over the run by a large factor, and mostly rises."""
+
+    causes = ("weights or activations grow", "the learning rate is too high")
+    fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        correlation, first, last = self.drift(run.history)
+        if not (correlation > self.order and last > self.factor * first):
+            return None
+        found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
+        if run.steady or run.history.update_ratios.median < SMALL:  # then it is rather too low
+            found.causes = found.causes[:1]
+        return found
+
+
+@rule("decaying_norm", position=230)
+@dataclass
+class Decaying(Trend):
+    """The gradient norm decays over the run by a large factor, and mostly falls."""
+
+    causes = ("the loss nears its minimum", "units saturate or die")
+    fixes = ("nothing while the loss falls; else look for saturated or dead units",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        correlation, first, last = self.drift(run.history)
+        if not (correlation < -self.order and last < first / self.factor):
+            return None
+        return self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)

@@ -47,8 +47,9 @@ class FinishedRun(LossCourse):
 
     @property
     def bad_at_first(self) -> bool:
-        """Whether the initial weights are at fault: no update was applied, or the first loss is not finite."""
-        return not self.history.applied or not self.history.starts_finite
+        """Whether initial weights are at fault: they overflow, the first loss is not finite, or none was applied."""
+        overflows = self.initial_overflows is not None and self.initial_overflows[0] > 0
+        return overflows or not (self.history.applied and self.history.starts_finite)
 
     @cached_property
     def improved(self) -> bool:

@@ -16,10 +16,10 @@ def initial_sizes(
     """Of each weight the standard deviation times the root of its fan-in, and of each bias the root mean square.
 
     Weights of embeddings, and of containers, are no factors of a sum. header: the first line of layers.jsonl. norms: of
-    its parameters at the first update.
+    its parameters at the first update; none where they were not recorded.
     """
     shapes, sizes, biases = header.get("shapes") or [], dict[str, float](), dict[str, float]()
-    if len(shapes) != len(header["names"]):
+    if not len(shapes) == len(header["names"]) == len(norms):
         return sizes, biases
     sums = header.get("summed") or [True] * len(shapes)
     for name, shape, norm, factor in zip(header["names"], shapes, norms, sums, strict=True):

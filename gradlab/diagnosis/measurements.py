@@ -31,6 +31,8 @@ class Measurements:
     """Whether clipping, if there is any, scales the whole gradient by one number."""
     overflow: Overflow | None = None
     """The first tensor that was not finite when the failing update was run again."""
+    initial_overflows: tuple[int, int] | None = None
+    """Of some micro-batches, those whose forward pass overflows with the initial weights, and of how many."""
     inspection: Inspection | None = None
     """Of the model at the end."""
     never_had_gradient: list[str] | None = None

@@ -81,19 +81,21 @@ def evidence(run: RunRecord) -> Evidence:
     sound, damaged_at = before_damage(run, lines)
     norms = [line["grad/norm"] for line in sound if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
     at = failed_at(run)
+    found = {f["code"]: number(f.get("evidence") or {}) for f in run.diagnosis.get("findings") or []}
     failed = at is not None or (run.verdict or "").startswith("nan_")
     if failed and run.updates and not math.isfinite(run.updates[0]["train/loss"]):
         at = 1  # by the initial weights
+    at = 1 if found.get("overflow_fp16", {}).get("initial_overflows") else at
     applied = [line for line in run.updates if not line.get("update/skipped")]
     steady = steady_norms([line["grad/norm"] for line in sound], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
     rates = [line["lr"] / rate for line in run.updates if rate > 0 and "lr" in line]
     first = next((line for line in run.layer_records if "param/norm" in line), {})
-    sizes, biases = initial_sizes(run.layer_header, first["param/norm"]) if first.get("attempt") == 1 else ({}, {})
+    sizes, biases = initial_sizes(run.layer_header, first["param/norm"] if first.get("attempt") == 1 else [])
     streak = next((i for i, line in enumerate(reversed(run.updates)) if not line.get("update/skipped")), None)
     return Evidence(
         verdict=run.verdict or "",
-        found={f["code"]: number(f.get("evidence") or {}) for f in run.diagnosis.get("findings") or []},
+        found=found,
         attempts=len(run.updates),
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         failed_at=at,

@@ -142,8 +142,9 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Where the first updates are the cause: the first was large, and the failure began while the rate would rise."""
-    if e.ratios and e.ratios[0] > LARGE_RATIO and (e.until or math.inf) <= warmup_length(e):
+    """Where the first updates are the cause: the first was large, later ones not, and the failure began soon after."""
+    first, *later = e.ratios or [math.nan]
+    if first > LARGE_RATIO and later and max(later) <= LARGE_RATIO and (e.until or math.inf) <= warmup_length(e):
         yield from other_warmup(e, c)
 
 

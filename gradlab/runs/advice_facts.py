@@ -29,12 +29,14 @@ def record_for_advice(folder: Path) -> RunRecord:
 def failed_at(run: RunRecord) -> int | None:
     """The first update of the failure that ended the run, or of the fall of the loss scale.
 
-    From diagnosis.json; without one, the first of the skipped updates that the run ends with.
+    From diagnosis.json; without one, the first of the skipped updates that the run ends with. A scale that fell from
+    the first update on may have begun too high: then it is that of the last streak.
     """
     if run.status == "failed":
         evidence = run.diagnosis.get("evidence") or {}
-        known = [evidence.get("scale_fell_from"), run.outcome.get("first_failed_attempt")]
-        return min((at for at in known if at is not None), default=None)
+        fell, last = evidence.get("scale_fell_from"), run.outcome.get("first_failed_attempt")
+        fell = None if fell == 1 and last is not None and run.outcome.get("applied") else fell
+        return min((at for at in (fell, last) if at is not None), default=None)
     last: int | None = None
     for line in reversed(run.updates):
         if not line.get("update/skipped"):

@@ -38,6 +38,7 @@ from gradlab.train.inspection import (
     find_constant_answers,
     find_overflow,
     find_overflow_in_evaluation,
+    initial_overflows,
     input_size,
     inspect,
     runs_alone,
@@ -245,6 +246,7 @@ class Job(Sink):
                 outcome.applied, sum(p.numel() for p in run.module.parameters() if p.requires_grad)
             ),
             overflow=overflow,
+            initial_overflows=initial_overflows(run, overflow) if overflow and precision.half else None,
             inspection=inspection,
             input_size=input_size(run) if self.world.main else math.nan,
             header=run.observed.header(),

@@ -106,7 +106,8 @@ def summary_lines(
     lines += [f"likely because: {'; or '.join(causes)}"] * bool(causes)
     if outcome.status == "interrupted":
         lines.append(f"to resume it: {command([f'resume={folder}'])}")
-    if outcome.error and outcome.error not in (diagnosis.sentence, *(f.sentence for f in diagnosis.findings)):
+    said = [diagnosis.sentence, *(f.sentence for f in diagnosis.findings)]
+    if outcome.error and not any(outcome.error in sentence for sentence in said):
         every = getattr(config.precision, "check_every", 1)
         checks = f" (checked every {every} updates)" if outcome.scale_too_small and every > 1 else ""
         lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{checks}")

@@ -21,6 +21,7 @@ from gradlab.diagnosis.inspection import Inspection, inspect_model
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.replay import first_overflow_forward, replay
 from gradlab.measure.attempt import Attempt
+from gradlab.train import build
 from gradlab.train.evaluation import one_pass
 from gradlab.train.snapshot import copied
 from gradlab.train.state import TrainerState
@@ -86,6 +87,8 @@ def input_size(trainer: TrainerState) -> float:
     return size if math.isfinite(size) else math.nan
 
 
+OTHERS = 8
+"""Updates besides the failing one whose forward pass is run with the initial weights."""
 BATCHES = 128
 """Batches of the data over which the best constant answer is sought at most."""
 MEASURED = 4096
@@ -152,6 +155,27 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
     if found is not None and found.phase in ("inputs", "targets"):
         found.samples = broken_samples(trainer, first, found.phase)
     return found
+
+
+@randomness.random_state_restored()
+def initial_overflows(trainer: TrainerState, found: Overflow) -> tuple[int, int] | None:
+    """Of some micro-batches, the failing ones among them, those whose forward pass overflows with the initial weights.
+
+    And of how many; None where it is not the forward pass that overflows.
+    """
+    first = trainer.streak or trainer.latest
+    if first is None or found.phase not in ("forward", "between") or not runs_alone(trainer):
+        return None
+    randomness.seed_all(trainer.config.seed)
+    begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module.train()
+    size = trainer.config.data.batch_size * first.steps * trainer.world.size
+    batches = trainer.window_of(first)[0]
+    for cursor in range(0, min(OTHERS * size, trainer.samples - size), size):
+        others = trainer.batches(first.epoch, cursor, first.steps, trainer.world.rank)[0]
+        batches += [(b.inputs, b.targets) for b in others if b.counts and cursor != first.cursor]
+    precision = trainer.config.precision.build(trainer.device)
+    seen = [first_overflow_forward(begun, trainer.loss, precision, *batch) for batch in batches]
+    return sum(o is not None and o.phase in ("forward", "between") for o in seen), len(batches)
 
 
 def broken_samples(trainer: TrainerState, attempt: Attempt, what: str) -> list[int]:

@@ -339,3 +339,19 @@ def test_a_single_skipped_update_at_the_end_is_no_failure(tmp_path: Path) -> Non
     lines = [json.loads(each) for each in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [each for each in lines if "train/loss" in each][-1]["update/skipped"]
     assert "dead_units" in told["checked"] and told["first_overflow"] is None, told["sentence"]
+
+
+@pytest.mark.parametrize(("inputs", "lr"), [(1e5, 0.01), (1.0, 3e3)], ids=["initial weights", "rate"])
+def test_the_rate_is_no_cause_of_overflows_that_the_initial_weights_have(
+    tmp_path: Path, inputs: float, lr: float
+) -> None:
+    """Single updates without one were applied before."""
+    half = ("precision=fp16", "precision.min_scale=1e-6", "optimizer=adam", f"optimizer.lr={lr}")
+    told = ended(tmp_path, Regression(1, inputs, bad=tuple(range(0, 250, 2))), *half)
+    found = next(f for f in told["findings"] if f["code"] == "overflow_fp16")
+    assert told["outcome"]["applied"] > 0 and (inputs == 1 or "where it is rounded" in found["sentence"])
+    assert ("with the initial weights" in found["sentence"]) == (inputs > 1)
+    for code in ("overflow_fp16", "scale_collapse"):
+        causes = next((f["causes"] for f in told["findings"] if f["code"] == code), [])
+        assert any("learning rate" in cause for cause in causes) == (inputs == 1)
+    assert any("optimizer.lr" in o for r in told["remedies"] for o in r["overrides"]) == (inputs == 1)

@@ -12,6 +12,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.initial_sizes import initial_sizes
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
@@ -63,6 +64,9 @@ class Vanishing(Rule):
     )
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
+    small: float = 0.3
+    """Usual size of initial weights, the standard deviation times the root of the fan-in, below which they are a
+    likelier cause than the activations: PyTorch's own is 0.58. From 1 on they are none."""
     records: int = 3
     """Records over time steps that are needed: at first every recurrent network is over the ratio."""
 
@@ -70,10 +74,13 @@ class Vanishing(Rule):
         self.ratios, self.times = Samples(), Samples()
         self.latest, self.latest_times = deque[float](maxlen=5), deque[float](maxlen=5)
         self.at: int | None = None
+        self.begins: list[float | None] = []  # norms of the parameters, at the first update
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         if not layers:
             return
+        if history.attempts == 1:
+            self.begins = layers.get("param/norm", [])
         norms = [norm for norm, has in zip(history.layers, history.reached, strict=True) if has]  # see broken_graph
         if len(norms) > 1 and all(map(math.isfinite, norms)):
             ratio = late_to_early_ratio(norms)
@@ -141,6 +148,11 @@ class Vanishing(Rule):
             seen = run.inspection.activations
             flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
             causes = [c for c in causes if flat or "sigmoid" not in c]
+        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header else []
+        if sizes:
+            of_weights, middle = [c for c in causes if "initial" in c], statistics.median(sizes)
+            others = [c for c in causes if "initial" not in c]
+            causes = [*of_weights, *others] if middle < self.small else causes if middle < 1 else others
         if missing and run.inspection is not None:
             return [c.replace("residual connections or normalisation", " or ".join(missing)) for c in causes]
         return causes if missing else [c for c in causes if "residual" not in c]

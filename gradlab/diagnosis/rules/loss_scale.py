@@ -123,10 +123,11 @@ class OverflowFP16(Rule):
         o = run.overflow
         if o is None or o.phase not in ("forward", "between") or not fits_wider(run):
             return None
-        found, (rate, sums, start) = (
-            self.found("critical", str(o), None, module=o.module, output=o.output_max),
-            self.causes,
-        )
+        rate, sums, start = self.causes
+        many, of = run.initial_overflows or (0, 0)
+        initially = f"; with the initial weights {many} of {of} micro-batches overflow, too" if many else ""
+        found = self.found("critical", f"{o}{initially}", None, module=o.module, output=o.output_max)
+        found.evidence |= {"initial_overflows": many} if many else {}
         found.causes = [start, sums] if run.bad_at_first else [rate, sums]
         return found
 

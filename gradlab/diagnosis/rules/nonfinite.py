@@ -258,8 +258,8 @@ class NaNGradient(NonFinite):
         if named := [c for c in self.causes if made in c.split()]:
             found.causes = named
         elif o is not None:
-            overflows = [c for c in self.causes if "overflow" in c]
-            found.causes = [f"{o.failure} in {o.place}"] if o.undefined and o.place else overflows
+            slope = [f"numbers at which the slope of {o.derivative} is not finite"] if o.derivative else []
+            found.causes = slope if o.undefined and o.place else [c for c in self.causes if "overflow" in c]
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

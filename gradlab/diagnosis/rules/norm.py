@@ -151,13 +151,13 @@ class Exploding(Rule):
 
     def too_large(self, run: FinishedRun) -> list[str]:
         """What may be: initial weights, inputs and targets that are known to be of ordinary size are not."""
-        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header and self.begins else []
+        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header else []
         inputs = run.input_size <= self.usual_input
         fits = run.constant is not None and not run.constant_found and run.history.loss_first <= 10 * run.constant
         ordinary = {
             "the initial weights": bool(sizes) and max(sizes) <= ORDINARY,
             "the inputs": inputs,
-            "the targets": fits and (run.constant or 0.0) <= self.usual_input,
+            "the targets": run.history.classes or (fits and (run.constant or 0.0) <= self.usual_input),
         }
         return [name for name, is_ordinary in ordinary.items() if not is_ordinary]
 

@@ -165,7 +165,7 @@ const parts = (() => {
       return;
     }
     if (facts.expectation) left.push(element("p", `${facts.expectation[0].toUpperCase()}${facts.expectation.slice(1)}.`));
-    if (o.error && o.error !== d.sentence && !findingsOf(d).some((f) => f.sentence === o.error)) left.push(element("p", o.error, { class: "critical" }));
+    if (o.error && ![d.sentence, ...findingsOf(d).map((f) => f.sentence)].some((s) => (s || "").includes(o.error))) left.push(element("p", o.error, { class: "critical" }));
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
       inLoop = new Set(["file", "line", "rule", "times", "fix"]);
     const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(

@@ -103,6 +103,9 @@ def diagnose(
                 wild, alone = f"inputs of wild scale: usually {run.input_size:.2g}", finding.code.endswith("_units")
                 finding.causes = [wild] if alone else [wild, *finding.causes]
                 finding.evidence["input_size"] = run.input_size
+            if run.target_size >= WILD and finding.code in SCALED and not finding.code.endswith("_units"):
+                finding.causes = [f"targets of wild scale: usually {run.target_size:.2g}", *finding.causes]
+                finding.evidence["target_size"] = run.target_size
             findings.append(finding)
     by_samples(findings)
     deciding = {rule.code for rule in stream.rules if rule.decides}
@@ -198,5 +201,7 @@ def summary(run: FinishedRun) -> dict[str, Any]:
 
 
 def remaining(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings other than the verdict, which say what it does not."""
-    return [f for f in diagnosis.findings if f.code != diagnosis.verdict and f.sentence not in diagnosis.sentence]
+    """The findings other than the verdict, which say what neither it nor another finding does."""
+    others = [f for f in diagnosis.findings if f.code != diagnosis.verdict]
+    said = [diagnosis.sentence, *(f.sentence for f in others)]
+    return [f for f in others if sum(f.sentence in sentence for sentence in said) == 1]

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from gradlab.diagnosis.initial_sizes import ORDINARY, initial_sizes
 from gradlab.diagnosis.loss_course import LossCourse
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.trends import extrapolated
@@ -25,6 +26,8 @@ WHOLE_SET = 0
 """Stands for the whole training set among attempts, which are counted from 1."""
 WILD = 1e3
 """Size of inputs from which on they are what is wrong: of pixels it is 255."""
+USUAL = 10.0
+"""Largest magnitude of an input or a target of ordinary size."""
 CLASSES = 1e5
 """More than most data have, for a bound where their number is not known."""
 
@@ -37,6 +40,22 @@ class FinishedRun(LossCourse):
     """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured.
 
     Under WHOLE_SET those of the training set that stand out, where some of these attempts do."""
+
+    @cached_property
+    def sizes(self) -> list[float]:
+        """Of the weights that the run began with (see `initial_sizes`); empty where they are not known."""
+        return [*initial_sizes(self.header, self.history.first_norms)[0].values()] if self.header else []
+
+    @cached_property
+    def ordinary(self) -> dict[str, bool]:
+        """What may be too large at the beginning -> whether it is known not to be, or named with its wild size."""
+        inputs, targets = (size <= USUAL or size >= WILD for size in (self.input_size, self.target_size))
+        weights = bool(self.sizes) and max(self.sizes) <= ORDINARY
+        return {
+            "the initial weights": weights,
+            "the inputs": inputs,
+            "the targets": targets or self.history.classes,
+        }
 
     def samples_of(self, attempt: int) -> str:
         """The samples of an update that stand out, in words that follow others; nothing where none was measured."""

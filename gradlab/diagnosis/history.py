@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
-from gradlab.diagnosis.series import Blocks, Recent, Samples
+from gradlab.diagnosis.series import Blocks, Recent, Samples, without_spike
 from gradlab.measure.levels import MOST, PART, Levels
 from gradlab.update.layers import layers_of, norms_of
 
@@ -83,6 +82,8 @@ class History:
         self.since, self.recorded = Samples(), 0
         """How many these were, and the update of the latest such record."""
         self.layer_records = 0
+        self.first_norms: list[float | None] = []
+        """Of the parameters, at the first update."""
         self.layers: list[float] = []
         self.reached: list[bool] = []
         """Whether any parameter of each layer has a gradient."""
@@ -188,6 +189,7 @@ class History:
         grads = self.by_layer(layers["grad/layer"])
         self.layers, self.reached = [norm or 0.0 for norm in grads], [norm is not None for norm in grads]
         self.layer_records += 1
+        self.first_norms = layers.get("param/norm", []) if self.attempts == 1 else self.first_norms
         if "update/norm" in layers:
             moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])
             zipped = zip(self.layer_names, moved, norms, strict=True)
@@ -292,9 +294,3 @@ class History:
     @property
     def usual_norm_said(self) -> str:
         return f"the latest {len(self.norms.values)} norms have a median of {self.usual_norm:.2g}"
-
-
-def without_spike(losses: Sequence[float]) -> list[float]:
-    """Sorted; the largest one counts as the second largest."""
-    values = sorted(losses)
-    return [*values[:-1], values[-2]] if len(values) > 2 else values

@@ -47,6 +47,8 @@ class Measurements:
     """Norm of the noise that was added to the gradient of the last update, as expected."""
     input_size: float = math.nan
     """Largest magnitude in what a usual sample gives the first layer that multiplies it; NaN: not known."""
+    target_size: float = math.nan
+    """The same of a usual sample's target; NaN: not known, or no number."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     makes_targets: str = ""

@@ -6,6 +6,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Sequence
 
 
 class Samples:
@@ -88,3 +89,9 @@ def median(ordered: list[float]) -> float:
     if not ordered:
         return math.nan
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def without_spike(losses: Sequence[float]) -> list[float]:
+    """Sorted; the largest one counts as the second largest."""
+    values = sorted(losses)
+    return [*values[:-1], values[-2]] if len(values) > 2 else values

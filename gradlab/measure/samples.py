@@ -40,6 +40,8 @@ class Sample:
     input: float = math.nan
     """Largest magnitude in its input; NaN where that is not of floats."""
     target: float = math.nan
+    by_weights: bool = False
+    """Whether it is finite with other initial weights: what is not finite then is not the sample's."""
     odd: float = 0.0
     """How far these lie above those of the others, in their spreads, the larger of both."""
 
@@ -60,7 +62,11 @@ class Sample:
     @property
     def fails(self) -> bool:
         """Whether its loss or gradient is not finite, and those of the others are."""
-        return self.stands_out and not (math.isfinite(self.loss) and math.isfinite(self.grad_norm))
+        return self.stands_out and not self.finite and not self.by_weights
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 def ranked(samples: Sequence[Sample], usual: Sequence[Sample] = ()) -> list[Sample]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,8 @@ class Evidence:
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Of each weight at the first update: standard deviation times the root of its fan-in; sqrt(2) is He's, 0.58
     PyTorch's own."""
+    recurrent: frozenset[str] = frozenset()
+    """Weights that a recurrent module applies to its own state, at every time step."""
     biases: Mapping[str, float] = field(default_factory=dict)
     """Root mean square of each bias at the first update; PyTorch's own are below 1 / the root of the fan-in."""
 
@@ -112,6 +114,9 @@ def evidence(run: RunRecord) -> Evidence:
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,
         sizes=sizes,
+        recurrent=frozenset(
+            n for n in sizes if n.rpartition(".weight_hh")[0] in (run.layer_header.get("recurrent") or ())
+        ),
         biases=biases,
     )
 
@@ -135,3 +140,8 @@ def at_full_rate(line: Mapping[str, Any], rate: float) -> float:
     ratio, now = line.get("update/ratio", math.nan), line.get("lr", rate)
     full = ratio * rate / now if now and rate == rate else ratio
     return full if math.isfinite(full) else 0.0
+
+
+def recurrent_weights(names: Iterable[str], recurrent: Sequence[str]) -> list[str]:
+    """Those of a recurrent module that its own state is multiplied with, by PyTorch's name of them."""
+    return [n for n in names if n.rpartition(".")[2].startswith("weight_hh") and n.rpartition(".")[0] in recurrent]

@@ -16,6 +16,8 @@ from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, excess
 from gradlab.remedies.proposal import Proposal, code, named, setting
 
+RECURRENT = 1.5
+"""Initial size of a weight that is applied at every time step above which it stretches the state."""
 SIZES = (0.2, 4.0)
 """Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
 LARGE_BIAS = 1.0
@@ -29,6 +31,8 @@ STABLE = {
     "log2": "log2(x.clamp(min=tiny))",
     "log10": "log10(x.clamp(min=tiny))",
     "exp": "subtract the maximum first (logsumexp, softmax), or bound its argument: x.clamp(max=80), softplus",
+    "cosh": "log(cosh(x)) is x + softplus(-2 * x) - log(2); else bound its argument: x.clamp(-80, 80)",
+    "sinh": "bound its argument: x.clamp(-80, 80)",
     "sqrt": "sqrt(x.clamp(min=0) + eps): below 0 it is NaN, and at 0 its slope is infinite",
     "rsqrt": "rsqrt(x + eps)",
     "div": "divide by x.clamp(min=eps), or by where(x.abs() < eps, eps, x)",
@@ -54,6 +58,10 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     if not sizes:
         return
     middle, usual = statistics.median(sizes), math.sqrt(2)
+    for name in (n for n, size in e.sizes.items() if n in e.recurrent and size > RECURRENT):
+        said = f"{name} begins at {e.sizes[name]:.2g} / sqrt(fan-in), and is applied at every time step"
+        yield named("orthogonal_init", said)
+        yield code("initial weights", f"scale the initial {name} by {1 / e.sizes[name]:.2g}", said)
     off = (len(sizes) >= MANY and not 0.3 < middle < 2) or not SIZES[0] < middle < SIZES[1]
     apart = {n: s for n, s in e.sizes.items() if s == 0 or not 0.1 < s / middle < 10}
     odd = {n: s for n, s in apart.items() if not (off and SIZES[0] < s < SIZES[1])}
@@ -126,7 +134,10 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Samples that did the damage are left out, besides those that were."""
     found = ((code, e.found.get(code, {}).get("samples")) for code in BY_SAMPLES)
     by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
-    if indices:
+    if by == "bad_batch" and e.found[by].get("steep"):  # more samples than these would stand out, one after the other
+        lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
+        yield code("loss", lines, "samples like all others have losses or gradients far above theirs")
+    elif indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
         many = len(indices) > 1
         out = (f"stand{s} out, measured with the initial weights" for s in ("s", ""))
@@ -231,6 +242,12 @@ def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("input_size"):
         what = "subtract the mean of the inputs, feature by feature, and divide by their spread"
         yield code("inputs", what, f"the first layer is usually given up to {size:.2g}")
+
+
+def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if size := e.found.get(e.verdict, {}).get("target_size"):
+        what = "subtract the mean of the targets, and divide by their spread"
+        yield code("targets", what, f"their usual size is {size:.2g}")
 
 
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -48,6 +48,7 @@ from gradlab.remedies.model_and_data import (
     pitfall,
     samples,
     stable_loss,
+    target_scale,
     targets,
     terms,
     units,
@@ -125,7 +126,8 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield from maker(e, c)
     elif "late_to_early_time" in found:
         yield from structural("gated")(e, c)
-        yield code("time steps", "shorten the sequences, or use gated cells", "the first steps get next to no gradient")
+        lines = "shorten the sequences" + ", or use gated cells" * (not found.get("gated"))
+        yield code("time steps", lines, "the first steps get next to no gradient")
     else:
         yield from initial_sizes(e, c)
         yield from structural("relu+he_init", "residual", "batch_norm")(e, c)  # layer norm has not been enough
@@ -267,5 +269,5 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     found = e.found.get(e.verdict, {})
     explained = "weights_last" in found or ("input_size" in found and e.verdict in ("saturated_units", "dead_units"))
     likely = () if explained else LIKELY.get(e.verdict, ())
-    makers = (pitfall, no_noise, decay, inputs, *likely, *(WIDER if search else ()))
+    makers = (pitfall, no_noise, decay, inputs, target_scale, *likely, *(WIDER if search else ()))
     return [proposal for maker in makers for proposal in maker(e, c)]

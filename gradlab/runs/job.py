@@ -42,6 +42,7 @@ from gradlab.train.inspection import (
     input_size,
     inspect,
     runs_alone,
+    target_size,
 )
 from gradlab.train.outcome import Outcome
 from gradlab.train.pretraining import pretrained
@@ -249,6 +250,7 @@ class Job(Sink):
             initial_overflows=initial_overflows(run, overflow) if overflow and precision.half else None,
             inspection=inspection,
             input_size=input_size(run) if self.world.main else math.nan,
+            target_size=target_size(run) if self.world.main else math.nan,
             header=run.observed.header(),
             rate=self.config.optimizer.lr,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,

@@ -89,6 +89,19 @@ def input_size(trainer: TrainerState) -> float:
 
 OTHERS = 8
 """Updates besides the failing one whose forward pass is run with the initial weights."""
+
+
+def target_size(trainer: TrainerState) -> float:
+    """`Measurements.target_size` of the last update."""
+    if trainer.latest is None:
+        return math.nan
+    targets = [t for _, batch in trainer.window_of(trainer.latest)[0] for t in leaves(batch)]
+    if not targets or not all(t.is_floating_point() and t.dim() for t in targets):
+        return math.nan
+    size = torch.cat([t.abs().flatten(1).amax(1) if t.dim() > 1 else t.abs() for t in targets]).median().item()
+    return size if math.isfinite(size) else math.nan
+
+
 BATCHES = 128
 """Batches of the data over which the best constant answer is sought at most."""
 MEASURED = 4096

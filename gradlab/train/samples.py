@@ -11,11 +11,15 @@ from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.order import window
 from gradlab.diagnosis.finished_run import WHOLE_SET
-from gradlab.measure.samples import Sample, measured, ranked, searched
+from gradlab.measure.samples import MOST, Sample, measured, ranked, searched
 from gradlab.train import build
 from gradlab.train.inspection import runs_alone
 from gradlab.train.state import TrainerState
 
+DRAWS = 2
+"""Other initial weights with which samples that are not finite are measured again."""
+OFTEN = 0.9
+"""Part of the samples that are finite which must be so with other weights, too."""
 SEARCHED = 4096
 """Samples of a training set that are searched for others that stand out."""
 
@@ -56,6 +60,21 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     if any(s.stands_out for samples in found.values() for s in samples):
         order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
         found[WHOLE_SET] = searched(begun, trainer.loss, order.unique(), read, everyone)
-    for s in {id(s): s for samples in found.values() for s in samples}.values():
+    every = {id(s): s for samples in found.values() for s in samples}.values()
+    tell_apart(trainer, [s for s in every if not s.finite], [s.index for s in every if s.finite][:MOST])
+    for s in every:
         s.index = trainer.place(s.index)
     return found
+
+
+def tell_apart(trainer: TrainerState, failing: list[Sample], others: list[int]) -> None:
+    """Mark the samples that are finite with other initial weights, or all where others are not finite with those."""
+    wanted = sorted({s.index for s in failing} | {*others})
+    index = torch.tensor(wanted, dtype=torch.long, device=trainer.device)
+    for draw in range(DRAWS if failing else 0):
+        randomness.seed_all(trainer.config.seed + 1 + draw)
+        begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module
+        parts = (measured(begun, trainer.loss, part, trainer.data.train.batch) for part in index.split(MOST))
+        finite = {s.index for part in parts for s in part if s.finite}
+        for s in failing:
+            s.by_weights |= s.index in finite or len(finite & {*others}) < OFTEN * len(others)

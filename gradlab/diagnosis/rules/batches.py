@@ -175,7 +175,7 @@ class BadBatch(Rule):
         found = self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
         found.lost = lost
         if all(s.ordinary for s in outliers(samples)):
-            found.causes = [self.steep]
+            found.causes, found.evidence["steep"] = [self.steep], True
         return found
 
     @staticmethod

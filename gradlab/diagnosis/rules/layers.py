@@ -12,13 +12,14 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.initial_sizes import initial_sizes
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
 from gradlab.diagnosis.wording import CUTS, percent, progress
 from gradlab.update.layers import late_to_early_ratio
 
+GATED = ("LSTM", "GRU")
+"""Modules, and their cells, that have gates."""
 FEW = 20
 """Layers of which a tenth is more than one: of fewer the first and the last one are compared."""
 
@@ -74,13 +75,10 @@ class Vanishing(Rule):
         self.ratios, self.times = Samples(), Samples()
         self.latest, self.latest_times = deque[float](maxlen=5), deque[float](maxlen=5)
         self.at: int | None = None
-        self.begins: list[float | None] = []  # norms of the parameters, at the first update
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         if not layers:
             return
-        if history.attempts == 1:
-            self.begins = layers.get("param/norm", [])
         norms = [norm for norm, has in zip(history.layers, history.reached, strict=True) if has]  # see broken_graph
         if len(norms) > 1 and all(map(math.isfinite, norms)):
             ratio = late_to_early_ratio(norms)
@@ -110,12 +108,14 @@ class Vanishing(Rule):
             return self.over_layers(run, depth)
         still = self.times.count >= self.records and statistics.median(self.latest_times) > self.ratio
         if time > self.ratio and still:
-            sentence = (
-                f"the gradient at the last time steps is usually {time:.3g} times that at the first ones, and "
-                f"{progress(run)}"
-            )
+            sentence = f"the gradient at the last time steps is usually {time:.3g} times that at the first ones"
+            if math.isinf(time):
+                sentence = "the gradient at the first time steps is usually exactly zero, and that at the last is not"
+            sentence += f", and {progress(run)}"
             found = self.found("critical", sentence, None, late_to_early_time=time)
             found.causes = [c for c in found.causes if "residual" not in c]  # they are between layers
+            seen = run.inspection.activations if run.inspection is not None else []
+            found.evidence |= {"gated": True} if any(m.kind.removesuffix("Cell") in GATED for m in seen) else {}
             return found
         return None
 
@@ -148,9 +148,8 @@ class Vanishing(Rule):
             seen = run.inspection.activations
             flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
             causes = [c for c in causes if flat or "sigmoid" not in c]
-        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header else []
-        if sizes:
-            of_weights, middle = [c for c in causes if "initial" in c], statistics.median(sizes)
+        if run.sizes:
+            of_weights, middle = [c for c in causes if "initial" in c], statistics.median(run.sizes)
             others = [c for c in causes if "initial" not in c]
             causes = [*of_weights, *others] if middle < self.small else causes if middle < 1 else others
         if missing and run.inspection is not None:

@@ -132,7 +132,7 @@ class NaNLoss(NonFinite):
         if o.phase != "loss" or not o.moderate:
             return None
         sentence = "the loss is not finite before the backward pass, although the outputs are"
-        sentence += f": {o.failure} in {o.place}" * o.undefined
+        sentence += f": {o.failure} in {o.place}" * bool(o.undefined or (o.operation and not o.rounded))
         seen = {"outputs": o.outputs, "targets": o.targets}
         ranges = {name: [r.min, r.max] for name, r in seen.items() if r is not None and r.min is not None}
         seen_in = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
@@ -143,9 +143,9 @@ class NaNLoss(NonFinite):
         found = self.found("critical", sentence + alone, began, samples=samples, **ranges)
         word = {"reciprocal": "division", "div": "division"}.get(o.place, o.place.rstrip("0123456789"))
         named = [c for c in self.causes if word and word in c.split()]
-        found.causes = named or [
-            c for c in self.causes if "targets" not in c or o.targets is None or o.targets.nonfinite
-        ]
+        possible = [c for c in self.causes if "targets" not in c or o.targets is None or o.targets.nonfinite]
+        overflows = [f"{word} of a large number"] if word and not o.undefined else []
+        found.causes = named or overflows or ([] if word else possible)
         return found
 
     @staticmethod

@@ -9,13 +9,13 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.initial_sizes import ORDINARY, initial_sizes
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
+from gradlab.update.layers import late_to_early_ratio
 
 
 @rule("exploding", position=60)
@@ -48,8 +48,6 @@ class Exploding(Rule):
     """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
-    usual_input: float = 10.0
-    """Largest input, and loss of a constant answer, that are of ordinary size."""
     large: float = 0.01
     """Norm of an update over that of the weights, before that, above which the learning rate is the likeliest cause."""
 
@@ -70,12 +68,13 @@ class Exploding(Rule):
         self.calm = 0
         self.before = math.nan  # the usual loss then
         self.first: dict[str, Any] = {}
-        self.begins: list[float | None] = []  # norms of the parameters, at the first update
+        self.layers: list[float] = []  # norms of the gradients of layers, at the first update
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         norm = line["grad/norm"]
         if not self.first:
-            self.first, self.begins = line, (layers or {}).get("param/norm", [])
+            self.first = line
+            self.layers = [n for n, has in zip(history.layers, history.reached, strict=True) if has and layers]
         if math.isnan(norm):
             return
         if self.at is None:
@@ -139,27 +138,23 @@ class Exploding(Rule):
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""
         multiplied, _, rate = self.causes
-        large = self.too_large(run)
+        multiplied = [multiplied] if self.grows_backwards(run) else []
+        large = [name for name, is_ordinary in run.ordinary.items() if not is_ordinary]
         initial = [f"{' or '.join(large)} are too large"] if large else []
-        if initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
-            found.causes = [*initial, multiplied, rate]
+        if run.summed:
+            found.causes = ["the loss is the sum of its samples'", rate, *initial, *multiplied]
+        elif initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
+            found.causes = [*initial, *multiplied, rate]
         elif max(self.moved, self.first.get("update/ratio", 0.0)) > self.large:
-            found.causes = [rate, multiplied, *initial]
+            found.causes = [rate, *multiplied, *initial]
         else:
-            found.causes = [multiplied, *initial, rate]
+            found.causes = [*multiplied, *initial, rate]
         return found
 
-    def too_large(self, run: FinishedRun) -> list[str]:
-        """What may be: initial weights, inputs and targets that are known to be of ordinary size are not."""
-        sizes = initial_sizes(run.header, self.begins)[0].values() if run.header else []
-        inputs = run.input_size <= self.usual_input
-        fits = run.constant is not None and not run.constant_found and run.history.loss_first <= 10 * run.constant
-        ordinary = {
-            "the initial weights": bool(sizes) and max(sizes) <= ORDINARY,
-            "the inputs": inputs,
-            "the targets": run.history.classes or (fits and (run.constant or 0.0) <= self.usual_input),
-        }
-        return [name for name, is_ordinary in ordinary.items() if not is_ordinary]
+    def grows_backwards(self, run: FinishedRun) -> bool:
+        """Whether early layers' first gradients are the larger ones; also where that is not known, as over time."""
+        over_time = run.header is None or bool(run.header.get("recurrent"))
+        return over_time or len(self.layers) < 2 or late_to_early_ratio(self.layers) < 1 / self.growth
 
 
 def by_the_weights(run: FinishedRun) -> bool:

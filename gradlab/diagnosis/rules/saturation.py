@@ -94,6 +94,9 @@ class SaturatedUnits(Units):
     causes = ("initial weights that are too large", "inputs that are not normalised", "the learning rate is too high")
     fixes = ("use smaller initial weights", "use ReLU or GELU", "normalise layers", "lower the learning rate")
 
+    large: float = 0.01
+    """Norm of an update over that of the weights from which on the learning rate may have saturated units."""
+
     def value(self, module: ActivationOutput) -> float | None:
         return module.saturated
 
@@ -102,4 +105,9 @@ class SaturatedUnits(Units):
             return None
         value, module = worst
         steep = f"{percent(value)} of the outputs of {module.where} are saturated (slope under 1/20)"
-        return self.of(run, value, module, steep if module.dead is None else self.at_ends(run, value, module))
+        found = self.of(run, value, module, steep if module.dead is None else self.at_ends(run, value, module))
+        weights, inputs, rate = self.causes
+        known = {weights: run.ordinary["the initial weights"], inputs: run.ordinary["the inputs"]}
+        known[rate] = run.history.update_ratios.largest <= self.large
+        found.causes = [cause for cause in self.causes if not known[cause]]
+        return found

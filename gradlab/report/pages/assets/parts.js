@@ -16,6 +16,9 @@ const parts = (() => {
     largest_grad_norm_at: "its update",
     at_first: "early layers had as little gradient at first",
     missing: "not in the model",
+    steep: "these samples are like the others",
+    gated: "its cells have gates",
+    cut: "units are alive, and the gradient is zero",
     summed: "the loss is a sum over samples",
     usual_update_ratio: "usual update ÷ weights",
   };
@@ -211,7 +214,10 @@ const parts = (() => {
       if (facts.commands.fix) right.push(element("h3", "To find the smallest change that cures it"), paste(facts.commands.fix));
     }
     if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To resume it"), paste(facts.commands.resume));
-    const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code) && !d.sentence.includes(f.sentence));
+    const said = [d.sentence, ...findingsOf(d).filter((f) => f !== found).map((f) => f.sentence)];
+    const others = findingsOf(d).filter(
+      (f) => f !== found && !faults.has(f.code) && said.filter((s) => s.includes(f.sentence)).length === 1,
+    );
     const more = others.length
       ? [
           element("h3", "Also found"),

@@ -126,8 +126,8 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield from maker(e, c)
     elif "late_to_early_time" in found:
         yield from structural("gated")(e, c)
-        lines = "shorten the sequences" + ", or use gated cells" * (not found.get("gated"))
-        yield code("time steps", lines, "the first steps get next to no gradient")
+        shorter = "shorten the sequences" + ", or use gated cells" * (not found.get("gated"))
+        yield code("time steps", shorter, "the first steps get next to no gradient")
     else:
         yield from initial_sizes(e, c)
         yield from structural("relu+he_init", "residual", "batch_norm")(e, c)  # layer norm has not been enough

@@ -34,9 +34,9 @@ def failed_at(run: RunRecord) -> int | None:
     """
     if run.status == "failed":
         evidence = run.diagnosis.get("evidence") or {}
-        fell, last = evidence.get("scale_fell_from"), run.outcome.get("first_failed_attempt")
-        fell = None if fell == 1 and last is not None and run.outcome.get("applied") else fell
-        return min((at for at in (fell, last) if at is not None), default=None)
+        fell, streak = evidence.get("scale_fell_from"), run.outcome.get("first_failed_attempt")
+        fell = None if fell == 1 and streak is not None and run.outcome.get("applied") else fell
+        return min((at for at in (fell, streak) if at is not None), default=None)
     last: int | None = None
     for line in reversed(run.updates):
         if not line.get("update/skipped"):

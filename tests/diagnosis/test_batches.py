@@ -355,3 +355,23 @@ def test_the_rate_is_no_cause_of_overflows_that_the_initial_weights_have(
         causes = next((f["causes"] for f in told["findings"] if f["code"] == code), [])
         assert any("learning rate" in cause for cause in causes) == (inputs == 1)
     assert any("optimizer.lr" in o for r in told["remedies"] for o in r["overrides"]) == (inputs == 1)
+
+
+@pytest.mark.parametrize("by_target", [True, False])
+def test_a_sample_is_at_fault_where_it_fails_whatever_the_weights_are(tmp_path: Path, by_target: bool) -> None:
+    """Not where the initial weights happen to give it a negative output."""
+    config = to_config(composed(*NET, "trainer.epochs=1"))
+    config.data = Regression(25, target=-1e3)
+    job = Job(config, {}, tmp_path, [], "run", World())
+    wanted = next(a for a in range(1, 11) if 100 in indices(job.trainer, a))
+    with torch.no_grad():
+        outputs = job.trainer.module(job.trainer.data.train.batch(indices(job.trainer, wanted))[0])
+    below = outputs.flatten().sort().values[:2].mean()  # one of 25 is
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (targets + 900 if by_target else outputs - below).log().sum()
+
+    job.trainer.loss.sum = loss
+    samples = samples_of(job.trainer, [wanted])[wanted]
+    failing = [s for s in samples if not s.finite]
+    assert failing and any(s.fails for s in failing) == by_target

@@ -533,3 +533,46 @@ def test_initial_weights_of_ordinary_size_are_not_why_a_gradient_explodes(size: 
     assert any("initial" in cause for cause in causes) == named == causes[0].startswith("the initial weights")
     unknown = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
     assert any("the inputs or the targets are too large" in cause for cause in unknown)
+
+
+@pytest.mark.parametrize(
+    ("early", "recurrent", "grows"), [(1.0, [], False), (1e3, [], True), (1.0, ["rnn"], True)], ids=str
+)
+def test_a_gradient_is_multiplied_at_layers_only_where_early_ones_get_more(
+    early: float, recurrent: list[str], grows: bool
+) -> None:
+    stream = MetricStream(Thresholds(), NAMES[:2])
+    for i in range(1, 70):
+        layers = {"grad/layer": [early, 1.0]} if i == 1 else None
+        stream.observe(line(i, 2.0 ** max(1, i - 55), 10.0 ** max(0, i - 60)), layers)
+    header = {"names": NAMES[:2], "shapes": [[4, 4]] * 2, "recurrent": recurrent}
+    causes = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
+    assert any("multiplied" in cause for cause in causes) == grows
+    summed = told(diagnose(stream, Measurements("failed", "not finite", header=header, summed=True)), "exploding")
+    assert summed.causes[0] == "the loss is the sum of its samples'"
+
+
+@pytest.mark.parametrize("size", [1.0, 50.0, 5e3, math.nan])
+def test_targets_are_a_cause_where_they_are_large(size: float) -> None:
+    lines = [line(i, 2.0 ** max(1, i - 55), 10.0 ** max(0, i - 60)) for i in range(1, 70)]
+    causes = told(verdict(lines, "failed", error="not finite", input_size=1.0, target_size=size), "exploding").causes
+    assert causes[0].startswith("targets of wild scale") == (size > 1e3)
+    assert any("the targets are too large" in c for c in causes) == (not size <= 10 and not size > 1e3)
+
+
+def test_no_finding_says_what_another_says() -> None:
+    same, more = (
+        Finding("diverged", "critical", "the loss went up"),
+        Finding("exploding", "critical", "the norm; the loss went up"),
+    )
+    said = Diagnosis("bad_batch", "a sample is far off", findings=[more, same])
+    assert remaining(said) == [more]
+    said.sentence = "the norm; the loss went up"
+    assert remaining(said) == []
+
+
+def test_units_saturate_by_what_may_have_been_large() -> None:
+    seen = Inspection([ActivationOutput("a", "Tanh", 0.99, None)])
+    for size, ratio, causes in ((50.0, 0.5, 3), (1.0, 0.5, 2), (1.0, 1e-3, 1)):
+        lines = [line(i, 2.0) | {"update/ratio": ratio} for i in range(1, 90)]
+        assert len(told(verdict(lines, inspection=seen, input_size=size), "saturated_units").causes) == causes

@@ -14,7 +14,7 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.measure.record import summed
 from gradlab.remedies.candidates import SHOWN, Candidate, candidates_for
-from gradlab.remedies.evidence import Evidence, evidence
+from gradlab.remedies.evidence import Evidence, evidence, recurrent_weights
 from gradlab.runs.record import RunRecord
 
 CUSTOM = ("model=custom", "model.target=nets:Tiny")
@@ -457,3 +457,33 @@ def test_a_bound_with_which_updates_are_of_ordinary_size_is_not_loosened(ratio: 
     e = Evidence("not_learning", ratios=[ratio] * 5, norms=[3.0] * 40, coefficient=1e-4, planned=500)
     found = tries(e, *CUSTOM, "clip=norm", "optimizer=sgd")
     assert any(o.startswith("clip") for t in found for o in t.overrides) == (ratio == 1e-6)
+
+
+def test_cells_with_gates_are_not_told_to_have_some() -> None:
+    for gated in (False, True):
+        found = {"late_to_early_time": 1e6} | ({"gated": True} if gated else {})
+        lines = [t.lines for t in tries(Evidence("vanishing", {"vanishing": found}, planned=500), *CUSTOM)]
+        assert any("gated cells" in each for each in lines) != gated and any("shorten" in each for each in lines)
+
+
+def test_samples_like_all_others_are_not_left_out() -> None:
+    """Where the loss itself is steep, others take their place."""
+    for steep in (False, True):
+        found = {"bad_batch": {"samples": [7]} | ({"steep": True} if steep else {})}
+        tried = tries(Evidence("bad_batch", found, planned=500), *CUSTOM)
+        assert any("data.without=[7]" in o for t in tried for o in t.overrides) != steep
+        assert any("bound what a single sample" in t.lines for t in tried) == steep
+
+
+@pytest.mark.parametrize(("size", "scaled"), [(0.58, False), (1.0, False), (2.0, True)])
+def test_weights_that_are_applied_at_every_step_are_not_to_stretch(size: float, scaled: bool) -> None:
+    sizes = {"rnn.weight_ih_l0": 0.58, "rnn.weight_hh_l0": size, "out.weight": 0.58}
+    assert recurrent_weights(sizes, ["rnn"]) == ["rnn.weight_hh_l0"] and not recurrent_weights(sizes, ["other", ""])
+    e = Evidence("exploding", ratios=[0.05] * 5, sizes=sizes, recurrent=frozenset(recurrent_weights(sizes, ["rnn"])))
+    assert ("scale the initial rnn.weight_hh_l0 by 0.5" in [t.lines for t in tries(e, *CUSTOM)]) == scaled
+
+
+def test_targets_of_wild_scale_are_to_be_scaled_before_all() -> None:
+    for found in ({}, {"exploding": {"target_size": 5e3}}):
+        first = tries(Evidence("exploding", found, ratios=[0.05] * 5, planned=500), *CUSTOM)[0]
+        assert first.lines.startswith("subtract the mean of the targets") == bool(found)

@@ -137,8 +137,8 @@ class Exploding(Rule):
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""
-        multiplied, _, rate = self.causes
-        multiplied = [multiplied] if self.grows_backwards(run) else []
+        chain, _, rate = self.causes
+        multiplied = [chain] if self.grows_backwards(run) else []
         large = [name for name, is_ordinary in run.ordinary.items() if not is_ordinary]
         initial = [f"{' or '.join(large)} are too large"] if large else []
         if run.summed:

@@ -67,7 +67,8 @@ def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
 def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The rate whose updates are of the usual size; a run that overflowed late: the rate that would last to its end."""
     over, forward = excess(e), e.overflow is not None and e.overflow.phase == "forward"
-    if e.failed_at and 20 <= e.failed_at < e.planned and forward and not over > FAR:
+    applied = (e.failed_at or 0) - (e.skipped - e.streak)  # but for one, before it failed
+    if e.failed_at and applied >= 20 and e.failed_at < e.planned and forward and not over > FAR:
         lasts = e.failed_at / e.planned * ROOM
         why = (
             f"it overflowed at update {e.failed_at} of {e.planned}; if the time to that goes as 1 / the rate, it lasts"

@@ -487,3 +487,11 @@ def test_targets_of_wild_scale_are_to_be_scaled_before_all() -> None:
     for found in ({}, {"exploding": {"target_size": 5e3}}):
         first = tries(Evidence("exploding", found, ratios=[0.05] * 5, planned=500), *CUSTOM)[0]
         assert first.lines.startswith("subtract the mean of the targets") == bool(found)
+
+
+@pytest.mark.parametrize(("skipped", "lasts"), [(7, True), (33, False)])
+def test_the_time_to_an_overflow_is_that_of_applied_updates(skipped: int, lasts: bool) -> None:
+    o = Overflow("forward", "a", "Linear", output_max=9e4, limit=65504.0)
+    e = Evidence("scale_collapse", failed_at=28, planned=200, skipped=skipped, streak=7, overflow=o)
+    found = [t.why for t in tries(e, *CUSTOM, "precision=fp16") if "optimizer.lr" in str(t.overrides)]
+    assert len(found) == 1 and ("the time to that" in found[0]) == lasts

@@ -48,7 +48,7 @@ class Measurements:
     input_size: float = math.nan
     """Largest magnitude in what a usual sample gives the first layer that multiplies it; NaN: not known."""
     target_size: float = math.nan
-    """The same of a usual sample's target; NaN: not known, or no number."""
+    """The same of a usual sample's target; NaN: not known."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     makes_targets: str = ""

@@ -65,12 +65,18 @@ def inspect(trainer: TrainerState) -> Inspection | None:
     return found
 
 
+INDEX = 1.0
+"""The size of indices, which have none that could be too large."""
+
+
 @randomness.random_state_restored()
 def input_size(trainer: TrainerState) -> float:
     """`Measurements.input_size` of the last update."""
     layers = ((name, trainer.module.get_submodule(name)) for name in trainer.observed.order)
     first = next((m for _, m in layers if any(p.dim() > 1 for p in m.parameters(recurse=False))), None)
-    if trainer.latest is None or first is None or isinstance(first, torch.nn.Embedding) or not runs_alone(trainer):
+    if isinstance(first, torch.nn.Embedding):
+        return INDEX
+    if trainer.latest is None or first is None or not runs_alone(trainer):
         return math.nan
     given: list[torch.Tensor] = []
     hook = first.register_forward_pre_hook(lambda _, inputs: given.extend(leaves(inputs)))
@@ -97,7 +103,7 @@ def target_size(trainer: TrainerState) -> float:
         return math.nan
     targets = [t for _, batch in trainer.window_of(trainer.latest)[0] for t in leaves(batch)]
     if not targets or not all(t.is_floating_point() and t.dim() for t in targets):
-        return math.nan
+        return INDEX if targets and not any(t.is_floating_point() for t in targets) else math.nan
     size = torch.cat([t.abs().flatten(1).amax(1) if t.dim() > 1 else t.abs() for t in targets]).median().item()
     return size if math.isfinite(size) else math.nan
 

@@ -23,6 +23,7 @@ from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.rules.batches import BadBatch
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.runs.job import Job
+from gradlab.train.inspection import target_size
 from gradlab.train.samples import indices, samples_of
 from gradlab.train.trainer import Trainer
 from gradlab.update.loss import MeanSquaredError
@@ -375,3 +376,13 @@ def test_a_sample_is_at_fault_where_it_fails_whatever_the_weights_are(tmp_path: 
     samples = samples_of(job.trainer, [wanted])[wanted]
     failing = [s for s in samples if not s.finite]
     assert failing and any(s.fails for s in failing) == by_target
+
+
+def test_the_size_of_targets_is_that_of_numbers_and_labels_have_none(tmp_path: Path) -> None:
+    values = to_config(composed(*NET, "trainer.updates=2"))
+    values.data = Regression(16, target=1e6)
+    labels = to_config(composed("model=sigmoid_mlp", "data=synthetic", "trainer.updates=2"))
+    for config, low, high in ((values, 0.01, 3.0), (labels, 1.0, 1.0)):
+        job = Job(config, {}, tmp_path, [], "run", World())
+        job.run()
+        assert low <= target_size(job.trainer) <= high, "a usual sample's, not that of the largest"

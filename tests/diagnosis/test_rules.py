@@ -642,7 +642,7 @@ def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     assert found.sentence.endswith("; the highest reached 4.5, at update 117"), found.sentence
     open_ended = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 99, *[5.0] * 5], 1)])
     assert "; the highest reached 5, at update 206" in open_ended.sentence
-    assert open_ended.sentence.endswith("; the one from update 204 on had not come back at the end")
+    assert open_ended.sentence.endswith("; one from update 204 on had not come back at the end")
     once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])
     assert "(a mean of 3, to update 103)" in once.sentence and once.sentence.endswith(", and came back")
     assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])

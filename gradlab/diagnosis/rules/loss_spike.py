@@ -114,7 +114,7 @@ class SpikeRecovered(Rule):
         highest = max((r for r in (rise, self.highest, self.rise) if r), key=lambda r: r.height)
         if highest is not rise:
             sentence += f"; the highest reached {highest.height:.3g}, at update {highest.top}"
-        sentence += f"; the one from update {self.rise.began} on had not come back at the end" if self.rise else ""
+        sentence += f"; one from update {self.rise.began} on had not come back at the end" if self.rise else ""
         seen = {"usual": rise.usual, "height": highest.height, "count": max(self.count, 1)}
         severity = "info" if rise is self.slow or run.reverses else "warning"
         return self.found(severity, sentence + run.samples_of(rise.began), rise.began, **seen)

@@ -270,6 +270,11 @@ class FinishedRun(LossCourse):
         return self.history.update_ratios.median < self.still
 
     @property
+    def thrown(self) -> bool:
+        """Whether an update moved the weights by more than their norm, and usual ones hardly move them since."""
+        return self.frozen and self.history.update_ratios.largest > 1
+
+    @property
     def cut_short(self) -> bool:
         """Whether its rate fell to almost nothing too early: its updates are worth too few at the full rate."""
         h = self.history

@@ -53,3 +53,7 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
             f"a scale that does not move ({p.growth_factor:g}, {p.backoff_factor:g}) cannot find its place",
             {"precision.growth_factor": default.growth_factor, "precision.backoff_factor": default.backoff_factor},
         )
+    elif e.verdict == "scale_livelock" and (p.backoff_factor > default.backoff_factor):
+        why = f"each skipped update leaves {p.backoff_factor:g} of a scale that began at {p.init_scale:g}"
+        smaller = {"precision.init_scale": min(p.init_scale, default.init_scale)}
+        yield setting("precision.init_scale", why, {**smaller, "precision.backoff_factor": default.backoff_factor})

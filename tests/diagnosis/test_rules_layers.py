@@ -158,6 +158,19 @@ def test_a_live_lock_is_of_skipped_updates_in_a_row() -> None:
     )
     assert "scale_livelock" in run([2.0] * 90, **DEAD_AT_END, dynamic_loss_scale=True)
     assert "scale_livelock" not in run([2.0] * 90, **DEAD_AT_END), "there is no scale to move"
+    slow = {"skipped": [True] * 60, "scales": [1e12 * 0.99**i for i in range(60)], "dynamic_loss_scale": True}
+    assert "scale_livelock" in run([2.0] * 60, **slow, **overflow("backward")), "it falls too little"
+    assert "scale_livelock" not in run([2.0] * 60, **slow, **overflow("forward")), "no scale helps there"
+    halved = slow | {"scales": [1e12 * 0.5 ** (i // 3) for i in range(60)]}
+    assert "scale_livelock" not in run([2.0] * 60, **halved, **overflow("backward")), "as a scaler does"
+
+
+def test_weights_that_one_update_threw_away_are_not_stalled() -> None:
+    for ratio, expected in ((12.0, "update_too_large"), (0.5, "stalled")):
+        stream = MetricStream(Thresholds(), NAMES)
+        for i in range(100):
+            stream.observe(line(i, 2.0) | {"update/ratio": 1e-7 if i else ratio})
+        assert diagnose(stream).verdict == expected, ratio
 
 
 def test_an_overflow_of_fp16_is_one_of_the_forward_pass_that_fp32_holds() -> None:

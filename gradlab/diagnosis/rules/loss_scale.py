@@ -78,30 +78,46 @@ class ScaleCollapse(Rule):
 @rule("scale_livelock", position=40)
 @dataclass
 class ScaleLivelock(Rule):
-    """Every update is skipped and the loss scale does not move: this never ends."""
+    """Every update is skipped, and the loss scale stays, or falls so slowly that it comes to nothing.
 
-    causes = ("the loop skips the scaler's update after a non-finite gradient",)
-    fixes = ("update the scale after every attempt, also after a skipped one",)
+    It halves at least once in so many skipped updates where it falls as a scaler's own settings have it.
+    """
+
+    causes = (
+        "the loop skips the scaler's update after a non-finite gradient",
+        "the loss scale begins far too high, and falls too little at each skipped update",
+    )
+    fixes = (
+        "update the scale after every attempt, also after a skipped one",
+        "begin with a smaller scale, and halve it",
+    )
     updates: int = 8
-    """Skipped updates in a row without a move of the scale; scalers with hysteresis wait for two or three."""
+    """Skipped updates in a row in which the scale must halve; scalers with hysteresis wait for two or three."""
 
     def begin(self) -> None:
-        self.same = self.at = 0
-        self.scale = math.nan
+        self.skipped = self.at = 0
+        self.height = self.scale = math.nan  # when the first of them was skipped, and now
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        if not line["update/skipped"] or line["amp/scale"] != self.scale:
-            self.same = 0
-        if line["update/skipped"]:
-            self.at = self.at if self.same else line["attempt"]
-            self.same += 1
         self.scale = line["amp/scale"]
+        if not line["update/skipped"]:
+            self.skipped = 0
+            return
+        if not self.skipped or self.scale <= self.height / 2 ** (1 + self.skipped // self.updates):
+            self.skipped, self.at, self.height = 0, line["attempt"], self.scale
+        self.skipped += 1
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if not run.dynamic_loss_scale or self.same < self.updates:
+        if not run.dynamic_loss_scale or self.skipped < self.updates:
             return None
-        sentence = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g}"
-        return self.found("critical", sentence, self.at, scale=self.scale, skipped=self.same)
+        still = self.scale == self.height
+        if not still and (run.overflow is None or run.overflow.phase != "backward"):
+            return None  # with a smaller scale it would overflow, too
+        course = f"stayed at {self.scale:g}" if still else f"fell from {self.height:.3g} to {self.scale:.3g} only"
+        sentence = f"the last {self.skipped} updates were skipped, and the loss scale {course}"
+        found = self.found("critical", sentence, self.at, scale=self.scale, skipped=self.skipped)
+        found.causes = [self.causes[not still]]
+        return found
 
     def unable(self, run: FinishedRun) -> str | None:
         return None if run.dynamic_loss_scale else "there is no loss scale"

@@ -34,6 +34,8 @@ class Stalled(Rule):
         h, cut_short = run.history, run.cut_short
         if run.status == "interrupted" or not run.frozen or (run.learns and not cut_short):
             return None
+        if run.thrown and run.stuck:  # update_too_large
+            return None
         ratio = h.update_ratios.median
         course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else progress(run)
         little = f"changes the weights by {ratio:.1g} times their norm" if ratio else "leaves the weights as they are"

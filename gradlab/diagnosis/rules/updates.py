@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.wording import moves
+from gradlab.diagnosis.wording import moves, progress
 
 
 @rule("update_too_large", position=180)
 @dataclass
 class UpdateTooLarge(Rule):
-    """An update changes the weights by a large fraction of them, and the model does not learn."""
+    """An update changes the weights by a large fraction of them, and the model does not learn.
+
+    Critical where it moved them by more than their norm, and later ones hardly move them: nothing takes that back.
+    """
 
     needs = ("steps",)
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
@@ -28,7 +31,8 @@ class UpdateTooLarge(Rule):
             return None
         sentence = moves(usual, largest, h.update_ratios.count)
         lost = (run.status == "failed" or run.stuck or run.ended_nonfinite) and not run.decayed
-        severity = "warning" if lost and usual > self.ratio else "info"
+        severity = "critical" if run.thrown and run.stuck else "warning" if lost and usual > self.ratio else "info"
+        sentence += f", and {progress(run)}" * (severity == "critical")
         found = self.found(severity, sentence, None, usual=usual, largest=largest)
         found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
         return found

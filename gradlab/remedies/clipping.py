@@ -15,6 +15,8 @@ from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
 
+FEW_TIMES = 3.0
+"""Of a bound that a norm must pass: what is clipped by less is hardly another update."""
 STARVED = 0.1
 """Relative change of the other layers over that of the dominant one."""
 
@@ -38,7 +40,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     elif e.norms and not too_far:
         before = f" before update {e.until}" if e.until else ""
         bound, why = min(e.norms), f"the smallest gradient norm{before} was {min(e.norms):.3g}"
-    if 0 < bound < math.inf and bound < e.peak:  # else it would not have acted when it mattered
+    if 0 < bound < math.inf and e.peak > FEW_TIMES * bound:  # else it would not have acted when it mattered
         yield setting("clip=norm", why, {"clip": "norm", "clip.max_norm": two_digits(bound)})
 
 
@@ -47,7 +49,10 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     ordinary = e.verdict != "overclipped" and e.usual_ratio >= SMALL_RATIO
     if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5 or ordinary:
         return
-    left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm has a median of {e.usual_norm:.2g}"
+    left = (
+        f"clipping leaves {e.coefficient:.2g} of the gradient, whose {'steady ' * bool(e.steady)}norm has a median of"
+    )
+    left += f" {e.usual_norm:.2g}"
     measured = getattr(c.clip, "norm_type", 2) == 2
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
         bound = two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from gradlab.runs.record import RunRecord
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
 
+TERM = "train/loss/"
 DAMAGE = ("bad_batch", "exploding", "loss_spike_recovered")
 """Findings after whose first update nothing is usual any more."""
 
@@ -51,6 +52,10 @@ class Evidence:
     """The usual part of the gradient that clipping leaves."""
     summed: bool = False
     """Whether the loss of a batch was measured to be the sum of its samples'."""
+    empty: float = 0.0
+    """Share of the updates whose window held no target."""
+    terms: Sequence[str] = ()
+    """Names of the loss's."""
     skipped: int = 0
     streak: int = 0
     """Skipped updates at the end."""
@@ -106,10 +111,12 @@ def evidence(run: RunRecord) -> Evidence:
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
         norms=norms,
         until=damaged_at or at,
-        peak=peak(run, damaged_at),
+        peak=peak(run, damaged_at, found_at(run, ("nan_loss", "nan_forward"))),
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
         summed=bool((run.diagnosis.get("evidence") or {}).get("summed")),
+        empty=sum(bool(line.get("update/empty")) for line in run.updates) / max(len(run.updates), 1),
+        terms=[name.removeprefix(TERM) for name in (run.updates[0] if run.updates else {}) if name.startswith(TERM)],
         skipped=len(run.updates) - len(applied),
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,
@@ -121,16 +128,25 @@ def evidence(run: RunRecord) -> Evidence:
     )
 
 
-def peak(run: RunRecord, since: int | None) -> float:
-    """The largest finite gradient norm since an update, or of all; no bound helps where one is not finite."""
-    norms = [line["grad/norm"] for line in run.updates if since is None or line["attempt"] >= since]
+def found_at(run: RunRecord, codes: Collection[str]) -> int | None:
+    """The first update of findings."""
+    began = [f.get("began") for f in run.diagnosis.get("findings") or [] if f["code"] in codes]
+    return min((at for at in began if at is not None), default=None)
+
+
+def peak(run: RunRecord, since: int | None, until: int | None) -> float:
+    """The largest finite gradient norm from one update to another; no bound helps where one is not finite.
+
+    until: what broke there was no matter of the gradients after it.
+    """
+    low, high = since or 0, until or math.inf
+    norms = [line["grad/norm"] for line in run.updates if low <= line["attempt"] <= max(low, high)]
     return max(filter(math.isfinite, norms), default=0.0 if norms else math.inf)
 
 
 def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int | None]:
     """Those before the first update of such a finding, and that update; all, and None, where there are none."""
-    began = [f.get("began") for f in run.diagnosis.get("findings") or [] if f["code"] in DAMAGE]
-    first = min((at for at in began if at is not None), default=None)
+    first = found_at(run, DAMAGE)
     before = [line for line in lines if first is not None and line["attempt"] < first]
     return (before, first) if before else (lines, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from gradlab.base.statistics import quantile
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED, TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
@@ -29,6 +30,8 @@ FALLEN = 1e-2
 """Of the full rate, at which next to nothing is learnt."""
 ROOM = 2 / 3
 """Of the rate with which a run would have come to its end in the same time to the overflow."""
+SPREAD = 1e3
+"""Of the gradient's norm over a run, with which no one rate of SGD has updates of usual size throughout."""
 HIGH_MOMENTUM = 0.95
 """Above those in use, of 0.9 mostly, where a run explodes."""
 
@@ -40,8 +43,14 @@ def usual_rate(c: Config) -> float:
 
 def excess(e: Evidence) -> float:
     """How many times larger than usual updates are: at most TYPICAL_RATIO in the middle, LARGE_RATIO at the most."""
+    return max(excesses(e)) if e.ratios else math.nan
+
+
+def excesses(e: Evidence) -> tuple[float, float]:
+    """Of the middle and of the largest; not of a first update that alone was somewhat large, as of Adam it may be."""
     middle = e.usual_ratio / TYPICAL_RATIO if len(e.ratios) >= RECORDS else 0.0
-    return max(middle, e.largest_ratio / LARGE_RATIO) if e.ratios else math.nan
+    first_alone = 0 < middle < 1 and max(e.ratios[1:]) <= LARGE_RATIO and e.ratios[0] <= FAR * LARGE_RATIO
+    return middle, max(e.ratios[1:] if first_alone else e.ratios) / LARGE_RATIO
 
 
 def beyond_rates(e: Evidence, c: Config) -> bool:
@@ -75,7 +84,10 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         )
         yield rate(e, c, lasts, why)
     elif over > FAILED and not beyond_rates(e, c):
-        aim = f"this rate aims at a median of {TYPICAL_RATIO:g}, and {LARGE_RATIO:g} at most"
+        middle, largest = excesses(e)
+        aim = (
+            f"this rate aims at {f'a median of {TYPICAL_RATIO:g}' if middle >= largest else f'{LARGE_RATIO:g} at most'}"
+        )
         yield rate(e, c, 1 / over, f"{moved(e, c)}; {aim}")
 
 
@@ -86,6 +98,14 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     found = list(lower_rate(e, c))
     unsaid = "the sizes of the updates do not say how far to lower the rate: a tenth of it"
     yield from found or [rate(e, c, 0.1, unsaid)]
+
+
+def rate_that_took(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Of a gradient that updates took away: those that were measured after it say nothing of the rate that did."""
+    if e.largest_ratio > FAR * LARGE_RATIO:
+        yield from lower_rates(e, c)
+    else:
+        yield rate(e, c, 0.1, "early layers had a gradient at first, and updates took it away: a tenth of the rate")
 
 
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -184,6 +204,13 @@ def no_schedule(e: Evidence, c: Config) -> Iterator[Proposal]:
         left = f"at most {e.rate:.1g} of the learning rate" if e.rate else "no learning rate"
         why = f"the schedule leaves half of the updates {left}"
         yield setting("schedule=constant", why, {"schedule": "constant"})
+
+
+def uneven(e: Evidence) -> bool:
+    """Whether layers were measured to differ in their gradients, or the whole gradient from update to update."""
+    found = {"vanishing", "dominant_layer", "dead_units"} & {*e.found}
+    low, high = quantile(e.norms, 0.1), quantile(e.norms, 0.9)
+    return bool(found) or e.usual_ratio < SMALL_RATIO or high > SPREAD * low
 
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gradlab.config.schema import Config
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
+from gradlab.remedies.data import inputs, samples, target_scale, targets, whole_batches, windows
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     FAR,
@@ -29,12 +30,14 @@ from gradlab.remedies.learning_rate import (
     other_rates,
     other_warmup,
     rate,
+    rate_that_took,
     shorter_warmup,
+    uneven,
     unmeasured_rate,
     usual_rate,
     warmup,
 )
-from gradlab.remedies.model_and_data import (
+from gradlab.remedies.model_and_loss import (
     bounded,
     cut,
     decay,
@@ -42,17 +45,12 @@ from gradlab.remedies.model_and_data import (
     graph,
     initial_biases,
     initial_sizes,
-    inputs,
     longer,
     no_noise,
     pitfall,
-    samples,
     stable_loss,
-    target_scale,
-    targets,
     terms,
     units,
-    windows,
 )
 from gradlab.remedies.precision import full, loss_scale, wider
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
@@ -102,6 +100,7 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_RATIO and "times" not in e.found.get("not_learning", {})
     for maker in (
         *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
+        whole_batches,
         shorter_warmup,
         no_schedule,
         looser_clip,
@@ -110,7 +109,7 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         higher_rate,
         *((lower_rate,) if fast else ()),
         loss_scale,
-        adaptive,
+        *((adaptive,) if uneven(e) else ()),
         units,
         targets,
         *(() if fast or "times" in e.found.get("not_learning", {}) else (lower_rate,)),
@@ -122,11 +121,12 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that was there at first the rate comes first; over time steps layers are no matter."""
     found = e.found.get("vanishing", {})
     if not found.get("at_first", True):
-        for maker in (lower_rates, structural("relu+he_init", "residual", "batch_norm"), adaptive):
+        for maker in (whole_batches, rate_that_took, structural("relu+he_init", "residual", "batch_norm"), adaptive):
             yield from maker(e, c)
     elif "late_to_early_time" in found:
         yield from structural("gated")(e, c)
-        shorter = "shorten the sequences" + ", or use gated cells" * (not found.get("gated"))
+        offered = found.get("gated") or hasattr(c.model, "cell")
+        shorter = "shorten the sequences" + ", or use gated cells" * (not offered)
         yield code("time steps", shorter, "the first steps get next to no gradient")
     else:
         yield from initial_sizes(e, c)
@@ -171,6 +171,11 @@ def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
         unmeasured_rate,
     ):
         yield from maker(e, c)
+
+
+def zero_gradient(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Of a gradient that never was there the rate is no matter, nor are units that are alive."""
+    yield from [*initial_sizes(e, c), *cut(e, c)] if e.found.get(e.verdict, {}).get("cut") else dead(e, c)
 
 
 def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -238,7 +243,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "diverged": (diverged,),
     "broken_graph": (graph,),
     "dead_units": (dead,),
-    "zero_gradient": (cut, dead),
+    "zero_gradient": (zero_gradient,),
     "saturated_units": (saturated,),
     "vanishing": (vanishing,),
     "underflow_fp16": (underflow,),

@@ -254,7 +254,7 @@ def test_a_schedule_that_takes_the_rate_away_is_left_out(verdict: str, rate: flo
 
 @pytest.mark.parametrize("verdict", ["vanishing", "dead_units", "zero_gradient", "not_learning"])
 def test_layers_that_sgd_hardly_moves_get_another_optimizer_early(verdict: str) -> None:
-    e = Evidence(verdict, ratios=[0.02] * 5, planned=500, attempts=500)
+    e = Evidence(verdict, {"dominant_layer": {}}, ratios=[0.02] * 5, planned=500, attempts=500)
     found = [t.overrides for t in tries(e, *CUSTOM, "optimizer=sgd", search=True) if t.overrides]
     assert ["optimizer=adamw", "optimizer.lr=0.001"] in found[:3]
     assert not any(o.startswith("optimizer=adam") for t in tries(e, *CUSTOM, "optimizer=adamw") for o in t.overrides)

@@ -353,12 +353,34 @@ def test_the_end_is_told_in_the_order_in_which_it_came(chromium: Any, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "where"), [("loss", "the loss"), ("forward", "the model")])
-def test_ranges_are_said_of_where_the_operation_is(chromium: Any, tmp_path: Path, phase: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("phase", "derivative", "where"),
+    [
+        ("loss", None, "the loss (pow)"),
+        ("forward", None, "the model (pow)"),
+        ("backward", "sqrt", "the derivative of sqrt,"),
+        ("backward", None, "the backward pass (pow)"),
+    ],
+)
+def test_ranges_are_said_of_where_the_operation_is(
+    chromium: Any, tmp_path: Path, phase: str, derivative: str | None, where: str
+) -> None:
     folder = made.collapse(tmp_path / "run")
     told = json.loads((folder / "diagnosis.json").read_text())
     base = Range("base", [3], "float32", -1.0, 1.0, 1.0, 0.0)
-    told["first_overflow"] = Overflow(phase, "", "", operation="pow", ranges=[base]).as_dict()
+    o = Overflow(phase, "", "", operation="pow", derivative=derivative, ranges=[base])
+    told["first_overflow"] = o.as_dict()
     (folder / "diagnosis.json").write_text(json.dumps(told))
     with opened(chromium, run_page.write(folder)) as seen:
-        assert f"What went into {where} (pow)" in seen.page.content()
+        assert f"What went into {where}" in seen.page.content()
+
+
+@pytest.mark.parametrize("largest", [5.0, 5e3])
+def test_a_map_says_which_end_of_its_colours_values_are_beyond(chromium: Any, tmp_path: Path, largest: float) -> None:
+    of_layers = made.layers(2, [1, 2], lambda i, at: 1.0)
+    for line in of_layers[1:]:
+        line["update/layer"], line["param/norm"] = [1e-3, largest], [1.0, 1.0]
+    folder = made.run(tmp_path / "run", [made.line(i, 1.0) for i in (1, 2)], made.diagnosis(), of_layers)
+    with opened(chromium, run_page.write(folder)) as seen:
+        legend = "\n".join(one.inner_text() for one in seen.page.locator(".heat + .legend").all())
+        assert ("≥ 10" in legend) == (largest > 10) and "≤" not in legend, legend

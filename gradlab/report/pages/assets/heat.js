@@ -41,13 +41,14 @@ const heat = (() => {
             if (v < low) low = v;
             if (v > high) high = v;
           }
+      const [least, most] = [low, high];
       if (data.bounds) [low, high] = data.bounds;
       if (!(low <= high)) [low, high] = data.linear ? [0, 1] : [1e-3, 1];
       if (data.middle) {
         const far = Math.min(Math.max(high / data.middle, data.middle / low, 10), 1e4);
         [low, high] = [data.middle / far, data.middle * far];
       }
-      Object.assign(this, { low, high });
+      Object.assign(this, { low, high, below: least < low * 0.999, above: most > high * 1.001 });
       this.colours = new Map();
       this.legends();
       this.draw();
@@ -206,7 +207,11 @@ const heat = (() => {
       const any = data.linear || all.some((v) => v !== null && Number.isFinite(v) && v !== 0);
       if (any)
         parts.push(
-          element("span", null, {}, [element("span", text(this.low)), ramp, element("span", text(this.high))]),
+          element("span", null, {}, [
+            element("span", (this.below ? "≤ " : "") + text(this.low)),
+            ramp,
+            element("span", (this.above ? "≥ " : "") + text(this.high)),
+          ]),
         );
       if (any && data.middle)
         parts.push(element("span", `yellow: about ${number(data.middle)}; blue below, red above`));

@@ -364,11 +364,15 @@ const parts = (() => {
         number(r.absmax),
         r.nonfinite ? lab.percent(Number(r.nonfinite)) : "none",
       ]);
+      const by = over.operation ? ` (${over.operation})` : "";
+      const of = over.derivative ? `the derivative of ${over.derivative}` : `the backward pass${by}`;
+      const module = over.module || "the model";
+      const where =
+        over.phase === "backward"
+          ? `${of}${over.kind ? ` in ${module}` : ""}`
+          : `${over.phase === "loss" ? "the loss" : module}${by}`;
       more.push(
-        element(
-          "h3",
-          `What went into ${over.phase === "loss" || (over.phase === "backward" && !over.kind) ? "the loss" : over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
-        ),
+        element("h3", `What went into ${where}, and what came out`),
         grid(["tensor", "shape", "type", "min", "max", "largest", "not finite"], rows),
       );
     }

@@ -1,4 +1,4 @@
-"""Changes of the model, the loss and the data, from initial weights, the failing operation, units and samples."""
+"""Changes of the model and the loss, from initial weights, the failing operation, units and terms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
-from gradlab.diagnosis.advice.learning_rate import FAILED
+from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.wording import CUTS, percent
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, excess
+from gradlab.remedies.learning_rate import LARGE_RATIO
 from gradlab.remedies.proposal import Proposal, code, named, setting
 
 RECURRENT = 1.5
@@ -48,8 +48,8 @@ STABLE = {
     "std": "sqrt(var + eps): the slope of a standard deviation of 0 is NaN",
 }
 """Operation -> its stable form."""
-BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
-"""Findings that name samples of the training set."""
+OUTWEIGHED = 0.01
+"""Of the weight of the other terms, with which one that is not learnt is to have a part in the gradient."""
 
 
 def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -105,7 +105,8 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         where = f"{'before' if o.phase == 'between' else 'in'} {o.module or 'the model'} ({o.kind})"
     form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
     if form is not None:
-        yield code("stable form", f"{operation.strip('_')} {where}: {form}", str(o))
+        why = f"{o.failure} in {o.place}" if o.undefined and o.place else "it is the first that is not finite"
+        yield code("stable form", f"{operation.strip('_')} {where}: {form}", why)
 
 
 def listed(names: Collection[str]) -> str:
@@ -130,62 +131,16 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
             )
 
 
-def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Samples that did the damage are left out, besides those that were."""
-    found = ((code, e.found.get(code, {}).get("samples")) for code in BY_SAMPLES)
-    by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
-    if by == "bad_batch" and e.found[by].get("steep"):  # more samples than these would stand out, one after the other
-        lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
-        yield code("loss", lines, "samples like all others have losses or gradients far above theirs")
-    elif indices:
-        shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
-        many = len(indices) > 1
-        out = (f"stand{s} out, measured with the initial weights" for s in ("s", ""))
-        does = {"bad_batch": (*out,), "nan_input": ("is not finite", "are not finite")}
-        alone = ("fails by itself with the initial weights", "fail by themselves with the initial weights")
-        what = does.get(by, alone)[many]
-        why = f"sample{'s' * many} {shown} of the training set {what}"
-        yield setting("data.without", why, {"data.without": sorted({*c.data.without, *indices})})
-        what = f"samples {shown} of the training set; drop or repair them"
-        if len(indices) == 1:
-            what = f"sample {shown} of the training set; drop or repair it"
-        yield code("data", f"look at {what}", why)
-
-
-def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
-    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
-    found = e.found.get("not_learning") or e.found.get("memorising") or {}
-    if found.get("zero"):  # the data are not what is measured to be wrong: see `graph`
-        return
-    if (same := found.get("same")) is not None:
-        where = f"the forward pass before {same}" if same else "the forward pass"
-        yield code(
-            "targets",
-            f"look at {where}: a mask, an index, a mean over the wrong dimension",
-            "nothing of a sample's inputs gets as far",
-        )
-        return
-    better = "too little is learnt beyond a constant answer"
-    best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
-    if best is not None and constant is not None and best >= constant:
-        better = "no evaluation is better than a constant answer"
-    elif "memorising" in e.found and best is not None:
-        better = f"the best evaluation ({best:.4g}) is hardly better than that of a constant answer"
-    elif "constant" not in found:
-        better = "the loss is not better enough than at the beginning"
-    yield code(
-        "targets",
-        "check that inputs and targets belong together (no shuffle or shift of one alone), that inputs are of size 1, "
-        "and that outputs and targets have one shape in the loss",
-        f"after {e.attempts} updates{ordinary} {better}",
-    )
-
-
 def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """A larger weight for those that are not learnt."""
-    names = listed(e.found.get("unlearnt_term", {}).get("terms", []))
+    """Less weight for all terms but those that are not learnt."""
+    unlearnt = e.found.get("unlearnt_term", {}).get("terms", [])
+    names, weights = listed(unlearnt), getattr(c.loss, "weights", None)
+    if weights is not None and (others := [name for name in e.terms if name not in unlearnt]):
+        made = {**weights, **{name: two_digits(OUTWEIGHED * weights.get(name, 1.0)) for name in others}}
+        why = f"{names} ends no better than a constant answer: a hundredth of the weight of {listed(others)}"
+        yield setting("loss.weights", why, {"loss.weights": made})
     lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
-    yield code("weights", lines, "it is not learnt, and the loss is")
+    yield code("weights", lines, "it ends no better than a constant answer")
 
 
 def bounded(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -214,13 +169,12 @@ def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def cut(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the gradient was zero from the first update on, and units are alive."""
-    if e.found.get("zero_gradient", {}).get("cut"):
+    if e.weights == 0:
+        why = "every weight begins at zero, and of a product of two such weights neither gets a gradient"
+        yield code("initial weights", "begin with weights that differ from zero (torch.nn.init.normal_)", why)
+    elif e.found.get("zero_gradient", {}).get("cut"):
         why = "the gradient is exactly zero from the first update on, and in no layer are all units dead"
         yield code("graph", f"look for {CUTS} between the weights and the loss", why)
-
-
-def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
-    yield code("data", "drop samples without a target that counts, or cut them later", "some windows hold no target")
 
 
 def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -236,18 +190,6 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
         )
     if why:
         yield setting("optimizer.weight_decay", why, {"optimizer.weight_decay": type(c.optimizer).weight_decay})
-
-
-def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
-    if size := e.found.get(e.verdict, {}).get("input_size"):
-        what = "subtract the mean of the inputs, feature by feature, and divide by their spread"
-        yield code("inputs", what, f"the first layer is usually given up to {size:.2g}")
-
-
-def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
-    if size := e.found.get(e.verdict, {}).get("target_size"):
-        what = "subtract the mean of the targets, and divide by their spread"
-        yield code("targets", what, f"their usual size is {size:.2g}")
 
 
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:

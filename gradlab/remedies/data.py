@@ -1,0 +1,108 @@
+"""Changes of the data: samples that are left out, the size of a batch, what is paired with what, and its scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradlab.config.schema import Config
+from gradlab.diagnosis.advice.learning_rate import FAILED
+from gradlab.diagnosis.wording import percent
+from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.learning_rate import SMALL_RATIO, excess
+from gradlab.remedies.proposal import Proposal, code, setting
+from gradlab.update.policy_gradient import PolicyGradient
+
+USUAL_BATCH = 32
+"""Samples of which batch norm's mean and spread are steady."""
+RARE = 0.01
+"""Share of windows without a target that is no matter."""
+BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
+"""Findings that name samples of the training set."""
+
+
+def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Samples that did the damage are left out, besides those that were."""
+    found = ((code, e.found.get(code, {}).get("samples")) for code in BY_SAMPLES)
+    by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
+    if by == "bad_batch" and e.found[by].get("steep"):  # more samples than these would stand out, one after the other
+        lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
+        yield code("loss", lines, "samples like all others have losses or gradients far above theirs")
+    elif indices:
+        shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
+        many = len(indices) > 1
+        out = (f"stand{s} out, measured with the initial weights" for s in ("s", ""))
+        does = {"bad_batch": (*out,), "nan_input": ("is not finite", "are not finite")}
+        alone = ("fails by itself with the initial weights", "fail by themselves with the initial weights")
+        what = does.get(by, alone)[many]
+        why = f"sample{'s' * many} {shown} of the training set {what}"
+        yield setting("data.without", why, {"data.without": sorted({*c.data.without, *indices})})
+        what = f"samples {shown} of the training set; drop or repair them"
+        if len(indices) == 1:
+            what = f"sample {shown} of the training set; drop or repair it"
+        yield code("data", f"look at {what}", why)
+
+
+def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """What the inputs are paired with; of a policy, that has none, nothing."""
+    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
+    found = e.found.get("not_learning") or e.found.get("memorising") or {}
+    if found.get("zero"):  # the data are not what is measured to be wrong: see `graph`
+        return
+    if isinstance(c.loss, PolicyGradient):
+        return
+    if (same := found.get("same")) is not None:
+        where = f"the forward pass before {same}" if same else "the forward pass"
+        yield code(
+            "targets",
+            f"look at {where}: a mask, an index, a mean over the wrong dimension",
+            "nothing of a sample's inputs gets as far",
+        )
+        return
+    better = "too little is learnt beyond a constant answer"
+    best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
+    if best is not None and constant is not None and best >= constant:
+        better = "no evaluation is better than a constant answer"
+    elif "memorising" in e.found and best is not None:
+        better = f"the best evaluation ({best:.4g}) is hardly better than that of a constant answer"
+    elif "constant" not in found:
+        better = "the loss is not better enough than at the beginning"
+    lines = "check that inputs and targets belong together (no shuffle or shift of one alone)"
+    if "memorising" in e.found:
+        lines += "; or train on more samples, or a smaller model"
+    else:
+        lines += ", and that outputs and targets have one shape in the loss"
+    yield code("targets", lines, f"after {e.attempts} updates{ordinary} {better}")
+
+
+def whole_batches(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """One large batch in place of many small ones, where batch norm has too few samples for a mean and a spread."""
+    few = e.found.get(e.verdict, {}).get("batch_norm_samples")
+    if few is None:
+        return
+    why = f"batch norm takes its mean and spread of {few:g} sample{'s' * (few != 1)} a forward pass"
+    steps = getattr(c.accumulation, "steps", 1)
+    whole = c.data.batch_size * steps if steps > 1 else max(USUAL_BATCH, 2 * c.data.batch_size)
+    made = {"data.batch_size": whole} | ({"accumulation.steps": 1} if steps > 1 else {})
+    yield setting("data.batch_size", why, made)
+
+
+def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Batches of so many samples that hardly one in a hundred has no target; in as many updates."""
+    if 0 < e.empty < 1 and (times := math.ceil(math.log(RARE) / math.log(e.empty))) > 1:
+        why = f"{percent(e.empty)} of the updates had no target: with {times} times as many samples one in a hundred"
+        made = {"data.batch_size": c.data.batch_size * times, "trainer.epochs": c.trainer.epochs * times}
+        yield setting("data.batch_size", why, made)
+    yield code("data", "drop samples without a target that counts, or cut them later", "some windows hold no target")
+
+
+def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if size := e.found.get(e.verdict, {}).get("input_size"):
+        what = "subtract the mean of the inputs, feature by feature, and divide by their spread"
+        yield code("inputs", what, f"the first layer is usually given up to {size:.2g}")
+
+
+def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if size := e.found.get(e.verdict, {}).get("target_size"):
+        what = "subtract the mean of the targets, and divide by their spread"
+        yield code("targets", what, f"their usual size is {size:.2g}")

@@ -1,0 +1,146 @@
+"""Suggestions that a measurement supports, beside runs whose measurements say nothing of the kind."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from helpers import composed
+
+from gradlab.config.schema import to_config
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.remedies.candidates import Candidate, candidates_for
+from gradlab.remedies.evidence import Evidence, evidence
+from gradlab.runs.record import RunRecord
+
+CUSTOM = ("model=custom", "model.target=nets:Tiny")
+
+
+def tries(e: Evidence, *given: str) -> list[Candidate]:
+    return candidates_for(e, to_config(composed(*given)), ["trainer.progress=none", *given])
+
+
+def changed(e: Evidence, *given: str) -> list[list[str]]:
+    return [t.overrides for t in tries(e, *CUSTOM, *given) if t.overrides]
+
+
+def lines(e: Evidence, *given: str) -> str:
+    return " | ".join(t.lines for t in tries(e, *CUSTOM, *given))
+
+
+@pytest.mark.parametrize(("found", "asks"), [("not_learning", "one shape"), ("memorising", "more samples")])
+def test_targets_are_asked_about_what_was_not_measured(found: str, asks: str) -> None:
+    e = Evidence(found, {found: {}}, ratios=[1e-3] * 5, attempts=500)
+    said = lines(e)
+    assert asks in said and "size 1" not in said and ("more samples" in said) != ("one shape" in said)
+    policy = tries(e, "model=policy", "loss=policy_gradient")
+    assert not any("targets" in t.lines for t in policy), "returns are played, not paired with inputs"
+
+
+@pytest.mark.parametrize(("peak", "clips"), [(3.5, False), (50.0, True)])
+def test_a_bound_is_for_norms_several_times_as_large(peak: float, clips: bool) -> None:
+    e = Evidence("diverged", ratios=[2e-3] * 5, norms=[1.0] * 40, steady=[1.0] * 36, peak=peak, planned=500)
+    assert any("clip=norm" in made for made in changed(e, "optimizer=adam")) == clips
+
+
+@pytest.mark.parametrize(("broken_at", "clips"), [(None, True), (70, False), (85, True)])
+def test_a_bound_must_have_been_passed_before_the_loss_broke(
+    tmp_path: Path, broken_at: int | None, clips: bool
+) -> None:
+    norms = [1.0] * 79 + [100.0] * 10
+    broke = {"code": "nan_loss", "severity": "info", "sentence": "", "evidence": {}, "began": broken_at}
+    told = made.diagnosis("diverged", findings=[broke] * bool(broken_at))
+    steps = [made.line(i, 1.0) | {"grad/norm": norm, "update/ratio": 2e-3} for i, norm in enumerate(norms, 1)]
+    e = evidence(RunRecord(made.run(tmp_path / "run", steps, told)))
+    assert any("clip=norm" in each for each in changed(e, "optimizer=adam")) == clips
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factor", "aim"),
+    [
+        ([4e-3] * 5, 1 / 4, "aims at a median of 0.001"),
+        ([2e-4] * 4 + [0.1], 1 / 10, "aims at 0.01 at most"),
+        ([0.5] + [2e-4] * 4, 1 / 50, "aims at 0.01 at most"),
+        ([0.023] + [2e-4] * 4, None, ""),
+    ],
+)
+def test_a_lower_rate_says_the_bound_that_decided(ratios: Sequence[float], factor: float | None, aim: str) -> None:
+    """None of a first update of Adam that alone was somewhat large."""
+    found = tries(Evidence("saturated_units", ratios=ratios, planned=500), *CUSTOM, "optimizer.lr=0.02")
+    rates = [t for t in found if t.name == "optimizer.lr"]
+    assert len(rates) == (factor is not None)
+    for t in rates:
+        assert float(t.overrides[0].partition("=")[2]) == pytest.approx(0.02 * (factor or 0.0), rel=0.05)
+        assert t.why.endswith(aim)
+
+
+@pytest.mark.parametrize(("largest", "lr"), [(8e-3, 0.01), (0.5, 0.002)])
+def test_what_is_measured_after_the_gradient_went_does_not_say_how_far(largest: float, lr: float) -> None:
+    e = Evidence("vanishing", {"vanishing": {"at_first": False}}, ratios=[largest] + [1.5e-3] * 3, planned=500)
+    assert changed(e, "optimizer.lr=0.1")[0] == [f"optimizer.lr={lr}"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "found", "given", "first"),
+    [
+        ("vanishing", {"at_first": False, "batch_norm_samples": 2}, ("data.batch_size=2", "accumulation.steps=16"), 32),
+        ("not_learning", {"batch_norm_samples": 4}, ("data.batch_size=4",), 32),
+        ("not_learning", {}, ("data.batch_size=4", "accumulation.steps=8"), None),
+    ],
+)
+def test_batch_norm_of_few_samples_is_given_more(
+    verdict: str, found: Mapping[str, Any], given: Sequence[str], first: int | None
+) -> None:
+    made_of = changed(Evidence(verdict, {verdict: found}, ratios=[2e-3] * 5, planned=500), *given)
+    batches = [each for each in made_of if any(o.startswith("data.batch_size=") for o in each)]
+    steps = ["accumulation.steps=1"] * ("accumulation.steps" in str(given))
+    assert batches == ([] if first is None else [[f"data.batch_size={first}", *steps]]) and (
+        first is None or made_of[0] == batches[0]
+    )
+
+
+@pytest.mark.parametrize("weights", [0.0, 3.0])
+def test_a_gradient_of_nothing_is_not_the_rates_fault(weights: float) -> None:
+    """Of weights of zero, or of a graph that is cut; where it was there at first, it may be."""
+    e = Evidence("zero_gradient", {"zero_gradient": {"cut": True}}, weights=weights, planned=500)
+    assert changed(e) == [] and ("differ from zero" in lines(e)) != ("detach()" in lines(e))
+    assert ("differ from zero" in lines(e)) == (weights == 0)
+    assert changed(Evidence("zero_gradient", {"zero_gradient": {}}, weights=weights, planned=500)) != []
+
+
+@pytest.mark.parametrize(
+    ("found", "norms", "adam"),
+    [({}, [1.0] * 40, False), ({"dominant_layer": {}}, [1.0] * 40, True), ({}, [10.0**-i for i in range(20)], True)],
+)
+def test_another_optimizer_is_for_gradients_that_differ(
+    found: Mapping[str, Any], norms: Sequence[float], adam: bool
+) -> None:
+    e = Evidence("not_learning", {"not_learning": {}, **found}, ratios=[3e-3] * 5, norms=norms, planned=500)
+    first = tries(e, *CUSTOM, "optimizer=sgd")[0]
+    assert (first.overrides == ["optimizer=adamw", "optimizer.lr=0.001"]) == adam != (first.name == "targets")
+
+
+@pytest.mark.parametrize("terms", [("recon", "kl"), ("recon",), ()])
+def test_terms_that_outweigh_one_weigh_less(terms: Sequence[str]) -> None:
+    e = Evidence("unlearnt_term", {"unlearnt_term": {"terms": ["recon"]}}, ratios=[1e-3] * 5, terms=terms)
+    own = ("loss=custom", "loss.target=nets:relative", "+loss.weights={recon: 2.0}")
+    assert changed(e, *own) == ([["loss.weights={'recon': 2.0, 'kl': 0.01}"]] if "kl" in terms else [])
+    assert "raise the weight of recon" in lines(e, *own) and changed(e, "data=digits") == []
+
+
+@pytest.mark.parametrize(("empty", "times"), [(0.6, 10), (1.0, None), (0.0, None)])
+def test_windows_are_to_hold_so_much_that_few_are_empty(tmp_path: Path, empty: float, times: int | None) -> None:
+    steps = [made.line(i, 1.0, **{"update/empty": i % 10 < 10 * empty}) for i in range(1, 101)]
+    e = evidence(RunRecord(made.run(tmp_path / "run", steps, made.diagnosis("empty_window"))))
+    found = changed(e, "data.batch_size=2", "trainer.epochs=3")
+    assert found == ([[f"data.batch_size={2 * times}", f"trainer.epochs={3 * times}"]] if times else [])
+
+
+def test_a_reason_does_not_say_the_verdict_again() -> None:
+    o = Overflow("backward", "", "", operation="div", derivative="sqrt", failure="a division by zero")
+    found = tries(Evidence("nan_gradient", ratios=[1e-3] * 5, overflow=o, failed_at=9, planned=50), *CUSTOM)
+    assert [t.why for t in found if t.name == "stable form"] == ["a division by zero in the derivative of sqrt"]
+    over_time = Evidence("vanishing", {"vanishing": {"late_to_early_time": 1e6}}, planned=500)
+    assert not any("gated" in t.lines for t in tries(over_time, "model=lstm", "model.cell=rnn"))
+    assert "gated" in lines(over_time)

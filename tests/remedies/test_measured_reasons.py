@@ -77,7 +77,7 @@ def test_a_lower_rate_says_the_bound_that_decided(ratios: Sequence[float], facto
 
 @pytest.mark.parametrize(("largest", "lr"), [(8e-3, 0.01), (0.5, 0.002)])
 def test_what_is_measured_after_the_gradient_went_does_not_say_how_far(largest: float, lr: float) -> None:
-    e = Evidence("vanishing", {"vanishing": {"at_first": False}}, ratios=[largest] + [1.5e-3] * 3, planned=500)
+    e = Evidence("vanishing", {"vanishing": {"at_first": False}}, ratios=[largest] + [2.5e-3] * 3, planned=500)
     assert changed(e, "optimizer.lr=0.1")[0] == [f"optimizer.lr={lr}"]
 
 

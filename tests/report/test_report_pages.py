@@ -379,8 +379,9 @@ def test_ranges_are_said_of_where_the_operation_is(
 def test_a_map_says_which_end_of_its_colours_values_are_beyond(chromium: Any, tmp_path: Path, largest: float) -> None:
     of_layers = made.layers(2, [1, 2], lambda i, at: 1.0)
     for line in of_layers[1:]:
-        line["update/layer"], line["param/norm"] = [1e-3, largest], [1.0, 1.0]
+        line["update/norm"], line["param/norm"] = [1e-3, largest], [1.0, 1.0]
     folder = made.run(tmp_path / "run", [made.line(i, 1.0) for i in (1, 2)], made.diagnosis(), of_layers)
     with opened(chromium, run_page.write(folder)) as seen:
         legend = "\n".join(one.inner_text() for one in seen.page.locator(".heat + .legend").all())
+        assert "update ÷ weights" in legend
         assert ("≥ 10" in legend) == (largest > 10) and "≤" not in legend, legend

@@ -88,6 +88,15 @@ def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield from map(split.batch, torch.arange(len(split), device=split.device).split(CHUNK))
 
 
+def targets_of(split: Split) -> Iterator[torch.Tensor]:
+    """Targets of all samples as a loss is given them, in chunks; of windows that overlap each token once."""
+    if isinstance(split, TokenSplit) and len(split) * split.length <= split.tokens.numel():
+        windows = torch.arange(len(split), device=split.device).split(max(1, 16 * CHUNK // split.length))
+        yield from (split.batch(index)[1] for index in windows)
+    else:
+        yield from (targets for _, targets in pieces(split))
+
+
 def faults(values: torch.Tensor, limit: int, *ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Which of (n, ...) hold a float that is not finite, and which an integer out of [0, limit): (n,) bool each."""
     if values.is_floating_point():

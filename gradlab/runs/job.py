@@ -14,7 +14,7 @@ from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.config.remedy import summary
 from gradlab.config.schema import Config, choices
-from gradlab.data.check import pieces
+from gradlab.data.check import targets_of
 from gradlab.data.loader import Loader
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
@@ -212,7 +212,7 @@ class Job(Sink):
         if split is None or not len(split) or isinstance(split, Loader):
             return None, {}
         run = self.trainer
-        known = run.loss.best_constant(name, lambda: (targets for _, targets in pieces(split)))
+        known = run.loss.best_constant(name, lambda: targets_of(split))
         if known is not None or not run.loss.constant_sought or run.outcome.status != "completed":
             return known, {}
         try:

@@ -22,7 +22,7 @@ from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid
 from gradlab.data.adding import AddingData
 from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
-from gradlab.data.check import check
+from gradlab.data.check import check, targets_of
 from gradlab.data.custom import CustomData
 from gradlab.data.digits import DigitsData
 from gradlab.data.order import epoch_order, window
@@ -545,6 +545,16 @@ def test_faults_of_values_and_tokens() -> None:
     check(Splits(TensorSplit(padded.clamp(min=0), padded), None, Spec("tokens", (3,), "tokens", 4, 4)), 2)
     with pytest.raises(Invalid, match="inputs hold tokens out of"):
         check(Splits(TensorSplit(padded, padded), None, Spec("tokens", (3,), "tokens", 4, 4)), 2)
+
+
+@pytest.mark.parametrize(("stride", "lengths"), [(40, None), (40, torch.tensor([3, 5, 1])), (2, None)])
+def test_targets_are_those_that_a_loss_is_given(stride: int, lengths: torch.Tensor | None) -> None:
+    """Not the tokens between windows, nor padding; of windows that overlap each token once."""
+    tokens, starts = torch.arange(100), torch.arange(0, 90, stride)
+    split = TokenSplit(tokens, starts, 5, lengths)
+    targets = torch.cat([t.flatten() for t in targets_of(split)])
+    given = split.batch(torch.arange(len(starts)))[1].flatten() if stride > 5 else tokens
+    assert torch.equal(targets, given)
 
 
 def test_a_split_of_another_kind_is_checked_by_its_batches() -> None:

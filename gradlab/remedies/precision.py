@@ -12,6 +12,9 @@ from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, named, setting
 
+FP16 = 65504.0
+"""Its largest number."""
+
 
 def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
     """bf16 where fp16's range is what is missing."""
@@ -47,6 +50,10 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield setting("precision.min_scale", why, {"precision.min_scale": default.min_scale})
     if p.init_scale < default.init_scale and "underflow_fp16" in e.found:
         why = f"gradients are flushed to zero at a scale of {p.init_scale:g}"
+        yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})
+    computed = e.overflow.output_max if e.overflow is not None and e.overflow.phase == "backward" else None
+    if e.failed_at == 1 and computed and default.init_scale < p.init_scale and computed / p.init_scale < FP16:
+        why = f"the loss is scaled by {p.init_scale:g} at first, and the backward pass computes {computed:.3g}"
         yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})
     if p.growth_factor == 1 or p.backoff_factor == 1:
         yield setting(

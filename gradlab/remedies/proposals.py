@@ -155,7 +155,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if excess(e) > 3 and own:
         makers.append(lower_rate)
-    for maker in (*makers, wider, lower_rates, clip_norm, warmup):
+    for maker in (*makers, loss_scale, wider, lower_rates, clip_norm, warmup):
         yield from maker(e, c)
 
 

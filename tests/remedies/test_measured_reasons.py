@@ -49,7 +49,7 @@ def test_a_bound_must_have_been_passed_before_the_loss_broke(
     tmp_path: Path, broken_at: int | None, clips: bool
 ) -> None:
     norms = [1.0] * 79 + [100.0] * 10
-    broke = {"code": "nan_loss", "severity": "info", "sentence": "", "evidence": {}, "began": broken_at}
+    broke: dict[str, Any] = {"code": "nan_loss", "severity": "info", "sentence": "", "evidence": {}, "began": broken_at}
     told = made.diagnosis("diverged", findings=[broke] * bool(broken_at))
     steps = [made.line(i, 1.0) | {"grad/norm": norm, "update/ratio": 2e-3} for i, norm in enumerate(norms, 1)]
     e = evidence(RunRecord(made.run(tmp_path / "run", steps, told)))
@@ -144,3 +144,15 @@ def test_a_reason_does_not_say_the_verdict_again() -> None:
     over_time = Evidence("vanishing", {"vanishing": {"late_to_early_time": 1e6}}, planned=500)
     assert not any("gated" in t.lines for t in tries(over_time, "model=lstm", "model.cell=rnn"))
     assert "gated" in lines(over_time)
+
+
+@pytest.mark.parametrize(
+    ("scale", "computed", "first"), [(1e15, 1e14, True), (1e15, 1e21, False), (65536.0, 1e8, False)]
+)
+def test_a_loss_scale_that_overflows_ordinary_gradients_is_set_back(scale: float, computed: float, first: bool) -> None:
+    o = Overflow("backward", "", "", output_max=computed, limit=65504.0, derivative="to_copy")
+    e = Evidence("nan_gradient", overflow=o, failed_at=1, planned=300, skipped=300, streak=300)
+    found = changed(e, "precision=fp16", f"precision.init_scale={scale:g}")
+    assert (
+        found[0] == (["precision.init_scale=65536.0"] if first else ["precision=bf16"]) and ["precision=bf16"] in found
+    )

@@ -14,7 +14,7 @@ from gradlab.remedies.proposal import Proposal, code, setting
 from gradlab.update.policy_gradient import PolicyGradient
 
 USUAL_BATCH = 32
-"""Samples of which batch norm's mean and spread are steady."""
+"""Samples of which batch norm's means and spreads are steady."""
 RARE = 0.01
 """Share of windows without a target that is no matter."""
 BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
@@ -80,7 +80,7 @@ def whole_batches(e: Evidence, c: Config) -> Iterator[Proposal]:
     few = e.found.get(e.verdict, {}).get("batch_norm_samples")
     if few is None:
         return
-    why = f"batch norm takes its mean and spread of {few:g} sample{'s' * (few != 1)} a forward pass"
+    why = f"batch norm takes its mean and spread of {few:g} value{'s' * (few != 1)} of each channel at a time"
     steps = getattr(c.accumulation, "steps", 1)
     whole = c.data.batch_size * steps if steps > 1 else max(USUAL_BATCH, 2 * c.data.batch_size)
     made = {"data.batch_size": whole} | ({"accumulation.steps": 1} if steps > 1 else {})
@@ -104,5 +104,8 @@ def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("target_size"):
-        what = "subtract the mean of the targets, and divide by their spread"
-        yield code("targets", what, f"their usual size is {size:.2g}")
+        what, why = "subtract the mean of the targets, and divide by their spread", f"their usual size is {size:.2g}"
+        if e.verdict == "saturated_units":
+            last = e.found[e.verdict].get("module") or "the last activation"
+            what = f"scale the targets to what {last} can return, or leave {last} out"
+        yield code("targets", what, why)

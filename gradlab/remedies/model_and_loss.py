@@ -143,6 +143,13 @@ def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield code("weights", lines, "it ends no better than a constant answer")
 
 
+def logits(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """What a loss that takes a softmax itself is to be given."""
+    if e.found.get(e.verdict, {}).get("probabilities"):
+        lines = "return what goes into the last softmax or sigmoid, and not what comes out"
+        yield code("logits", lines, "the loss takes a softmax of the outputs, which are probabilities already")
+
+
 def bounded(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield code("loss", "check the sign of the loss, and bound what it rewards", "the loss falls without bound")
 
@@ -169,11 +176,15 @@ def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def cut(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the gradient was zero from the first update on, and units are alive."""
-    if e.weights == 0:
-        why = "every weight begins at zero, and of a product of two such weights neither gets a gradient"
-        yield code("initial weights", "begin with weights that differ from zero (torch.nn.init.normal_)", why)
-    elif e.found.get("zero_gradient", {}).get("cut"):
-        why = "the gradient is exactly zero from the first update on, and in no layer are all units dead"
+    zero, of_zero = e.found.get("zero_gradient", {}).get("zero", []), e.weights == 0
+    if zero or of_zero:
+        which = listed(zero) if zero else "all weights"
+        why = "they begin at zero, and of a product of two such weights neither gets a gradient"
+        yield code("initial weights", f"begin with {which} different from zero (torch.nn.init.normal_)", why)
+    if not of_zero:
+        why = "the gradient is exactly zero from the first update on" + ", and in no layer are all units dead" * (
+            not zero
+        )
         yield code("graph", f"look for {CUTS} between the weights and the loss", why)
 
 

@@ -45,6 +45,7 @@ from gradlab.remedies.model_and_loss import (
     graph,
     initial_biases,
     initial_sizes,
+    logits,
     longer,
     no_noise,
     pitfall,
@@ -100,7 +101,6 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_RATIO and "times" not in e.found.get("not_learning", {})
     for maker in (
         *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
-        whole_batches,
         shorter_warmup,
         no_schedule,
         looser_clip,
@@ -121,7 +121,7 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that was there at first the rate comes first; over time steps layers are no matter."""
     found = e.found.get("vanishing", {})
     if not found.get("at_first", True):
-        for maker in (whole_batches, rate_that_took, structural("relu+he_init", "residual", "batch_norm"), adaptive):
+        for maker in (rate_that_took, structural("relu+he_init", "residual", "batch_norm"), adaptive):
             yield from maker(e, c)
     elif "late_to_early_time" in found:
         yield from structural("gated")(e, c)
@@ -175,7 +175,8 @@ def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def zero_gradient(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that never was there the rate is no matter, nor are units that are alive."""
-    yield from [*initial_sizes(e, c), *cut(e, c)] if e.found.get(e.verdict, {}).get("cut") else dead(e, c)
+    found = e.found.get(e.verdict, {})
+    yield from cut(e, c) if found.get("cut") or found.get("zero") or e.weights == 0 else dead(e, c)
 
 
 def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -272,7 +273,18 @@ WIDER: tuple[Maker, ...] = (
 def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
     found = e.found.get(e.verdict, {})
-    explained = "weights_last" in found or ("input_size" in found and e.verdict in ("saturated_units", "dead_units"))
+    of_scale = e.verdict in ("saturated_units", "dead_units") and ("input_size" in found or "target_size" in found)
+    explained = "weights_last" in found or "probabilities" in found or of_scale
     likely = () if explained else LIKELY.get(e.verdict, ())
-    makers = (pitfall, no_noise, decay, inputs, target_scale, *likely, *(WIDER if search else ()))
+    makers = (
+        pitfall,
+        no_noise,
+        decay,
+        logits,
+        inputs,
+        target_scale,
+        whole_batches,
+        *likely,
+        *(WIDER if search else ()),
+    )
     return [proposal for maker in makers for proposal in maker(e, c)]

@@ -100,13 +100,32 @@ def test_batch_norm_of_few_samples_is_given_more(
     )
 
 
-@pytest.mark.parametrize("weights", [0.0, 3.0])
-def test_a_gradient_of_nothing_is_not_the_rates_fault(weights: float) -> None:
+@pytest.mark.parametrize(
+    ("weights", "found", "zero", "graph"),
+    [
+        (0.0, {"cut": True}, "all weights", False),
+        (0.0, {"zero": ["a.weight"]}, "a.weight", False),
+        (3.0, {"zero": ["a.weight"]}, "a.weight", True),
+        (3.0, {"cut": True}, "", True),
+    ],
+)
+def test_a_gradient_that_never_was_there_is_not_the_rates_fault(
+    weights: float, found: Mapping[str, Any], zero: str, graph: bool
+) -> None:
     """Of weights of zero, or of a graph that is cut; where it was there at first, it may be."""
-    e = Evidence("zero_gradient", {"zero_gradient": {"cut": True}}, weights=weights, planned=500)
-    assert changed(e) == [] and ("differ from zero" in lines(e)) != ("detach()" in lines(e))
-    assert ("differ from zero" in lines(e)) == (weights == 0)
-    assert changed(Evidence("zero_gradient", {"zero_gradient": {}}, weights=weights, planned=500)) != []
+    e = Evidence("zero_gradient", {"zero_gradient": found}, weights=weights, planned=500)
+    assert changed(e) == [] and ("detach()" in lines(e)) == graph
+    assert (f"{zero} different from zero" in lines(e)) == bool(zero)
+    assert changed(Evidence("zero_gradient", {"zero_gradient": {}}, weights=3.0, planned=500)) != []
+
+
+@pytest.mark.parametrize("verdict", ["not_learning", "memorising"])
+def test_probabilities_and_outputs_that_cannot_reach_the_targets_need_no_other_rate(verdict: str) -> None:
+    softmax = tries(Evidence(verdict, {verdict: {"probabilities": True}}, ratios=[3e-3] * 5, planned=500), *CUSTOM)
+    assert [t.name for t in softmax] == ["logits"]
+    found = {"saturated_units": {"module": "last", "target_size": 250.0, "fraction": 1.0}}
+    beyond = tries(Evidence("saturated_units", found, ratios=[3e-3] * 5, planned=500), *CUSTOM)
+    assert [t.lines for t in beyond] == ["scale the targets to what last can return, or leave last out"]
 
 
 @pytest.mark.parametrize(

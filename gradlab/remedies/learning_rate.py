@@ -12,7 +12,7 @@ from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.wording import moves
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, setting
-from gradlab.update.adam import AdamW
+from gradlab.update.adam import AdamW, BetasOption
 from gradlab.update.schedule import Constant
 from gradlab.update.sgd import SGD
 
@@ -135,11 +135,17 @@ def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Never where clipping is what makes updates small, and none that makes the largest of them too large."""
-    small = 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5
-    if small and (factor := min(TYPICAL_RATIO / e.usual_ratio, LARGE_RATIO / e.largest_ratio)) > 1:
-        why = f"{moved(e, c)}: this rate makes the median {factor * e.usual_ratio:.2g}"
-        yield rate(e, c, factor, why)
+    """Never where clipping is what makes updates small, and none that makes the largest of them too large.
+
+    The default of an optimizer whose steps hardly depend on the size of the gradient, where that is higher.
+    """
+    if not 0 < e.usual_ratio < SMALL_RATIO or e.coefficient < 0.5:
+        return
+    default = usual_rate(c) / c.optimizer.lr if isinstance(c.optimizer, BetasOption) else 0.0
+    factor = min(max(TYPICAL_RATIO / e.usual_ratio, default), LARGE_RATIO / e.largest_ratio)
+    if factor > 1:
+        of = ", the optimizer's default," * (factor == default)
+        yield rate(e, c, factor, f"{moved(e, c)}: this rate{of} makes the median {factor * e.usual_ratio:.2g}")
 
 
 def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:

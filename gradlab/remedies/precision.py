@@ -52,9 +52,6 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"gradients are flushed to zero at a scale of {p.init_scale:g}"
         yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})
     computed = e.overflow.output_max if e.overflow is not None and e.overflow.phase == "backward" else None
-    if e.failed_at == 1 and computed and default.init_scale < p.init_scale and computed / p.init_scale < FP16:
-        why = f"the loss is scaled by {p.init_scale:g} at first, and the backward pass computes {computed:.3g}"
-        yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})
     if p.growth_factor == 1 or p.backoff_factor == 1:
         yield setting(
             "precision.backoff_factor",
@@ -65,3 +62,6 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"each skipped update leaves {p.backoff_factor:g} of a scale that began at {p.init_scale:g}"
         smaller = {"precision.init_scale": min(p.init_scale, default.init_scale)}
         yield setting("precision.init_scale", why, {**smaller, "precision.backoff_factor": default.backoff_factor})
+    elif e.failed_at == 1 and computed and default.init_scale < p.init_scale and computed / p.init_scale < FP16:
+        why = f"the loss is scaled by {p.init_scale:g} at first, and the backward pass computes {computed:.3g}"
+        yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})

@@ -175,3 +175,16 @@ def test_a_loss_scale_that_overflows_ordinary_gradients_is_set_back(scale: float
     assert (
         found[0] == (["precision.init_scale=65536.0"] if first else ["precision=bf16"]) and ["precision=bf16"] in found
     )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ratios", "lr"),
+    [("adamw", [2e-5] * 5, 1e-3), ("adamw", [2e-5] * 4 + [1e-4], 3e-4), ("sgd", [2e-5] * 5, 1.5e-4)],
+)
+def test_a_rate_far_below_the_usual_one_of_adam_is_raised_to_it(
+    optimizer: str, ratios: Sequence[float], lr: float
+) -> None:
+    """As far as the largest update permits; of SGD no rate is usual."""
+    e = Evidence("stalled", ratios=ratios, norms=[1.0] * 40, planned=500)
+    (first, *_) = changed(e, f"optimizer={optimizer}", "optimizer.lr=3e-6")
+    assert first[0].startswith("optimizer.lr=") and float(first[0].partition("=")[2]) == pytest.approx(lr, rel=0.05)

@@ -274,7 +274,8 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
     found = e.found.get(e.verdict, {})
     of_scale = e.verdict in ("saturated_units", "dead_units") and ("input_size" in found or "target_size" in found)
-    explained = "weights_last" in found or "probabilities" in found or of_scale
+    noise = e.verdict == "vanishing" and "batch_norm_samples" in found  # is all that early layers had at first
+    explained = "weights_last" in found or "probabilities" in found or of_scale or noise
     likely = () if explained else LIKELY.get(e.verdict, ())
     makers = (
         pitfall,

@@ -65,6 +65,8 @@ def kept(overrides: list[str], replacing: list[str]) -> list[str]:
 
 def text(value: Any) -> str:
     """A value as on the command line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {text(each)}' for name, each in value.items())}}}"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 

@@ -145,7 +145,7 @@ def test_another_optimizer_is_for_gradients_that_differ(
 def test_terms_that_outweigh_one_weigh_less(terms: Sequence[str]) -> None:
     e = Evidence("unlearnt_term", {"unlearnt_term": {"terms": ["recon"]}}, ratios=[1e-3] * 5, terms=terms)
     own = ("loss=custom", "loss.target=nets:relative", "+loss.weights={recon: 2.0}")
-    assert changed(e, *own) == ([["loss.weights={'recon': 2.0, 'kl': 0.01}"]] if "kl" in terms else [])
+    assert changed(e, *own) == ([["loss.weights={recon: 2.0, kl: 0.01}"]] if "kl" in terms else [])
     assert "raise the weight of recon" in lines(e, *own) and changed(e, "data=digits") == []
 
 

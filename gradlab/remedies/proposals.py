@@ -226,6 +226,10 @@ def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """A higher rate, or what takes it away; where an update was far too large, what came after it was no matter."""
+    if e.largest_ratio > FAR * LARGE_RATIO:
+        yield from lower_rates(e, c)
+        return
     found = [*shorter_warmup(e, c), *no_schedule(e, c), *looser_clip(e, c), *higher_rate(e, c)]
     yield from found or [rate(e, c, 10.0, "the loss hardly moves: ten times the rate")]
 

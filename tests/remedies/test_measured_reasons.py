@@ -189,3 +189,10 @@ def test_a_rate_far_below_the_usual_one_of_adam_is_raised_to_it(
     e = Evidence("stalled", ratios=ratios, norms=[1.0] * 40, planned=500)
     (first, *_) = changed(e, f"optimizer={optimizer}", "optimizer.lr=3e-6")
     assert first[0].startswith("optimizer.lr=") and float(first[0].partition("=")[2]) == pytest.approx(lr, rel=0.05)
+
+
+@pytest.mark.parametrize(("first", "raised"), [(12.0, False), (1e-3, True)])
+def test_weights_that_stand_still_after_one_huge_update_need_no_higher_rate(first: float, raised: bool) -> None:
+    e = Evidence("stalled", ratios=[first] + [4e-7] * 5, norms=[1.0] * 40, planned=500)
+    rates = [float(o.partition("=")[2]) for made in changed(e, "optimizer=sgd", "optimizer.lr=0.1") for o in made]
+    assert rates and all((rate > 0.1) == raised for rate in rates)

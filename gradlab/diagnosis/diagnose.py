@@ -25,6 +25,8 @@ TOGETHER = 64
 
 LARGE = 0.01
 """Norm of an update over that of the weights that is large: of the first one, a warm-up would have made it smaller."""
+FAR = 5.0
+"""Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
 DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
 """Findings that noise in place of gradients may explain."""
 SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
@@ -129,9 +131,12 @@ def diagnose(
 def excluded(run: FinishedRun) -> list[str]:
     """Causes that a run does not have."""
     h = run.history
+    grew = h.largest > FAR * min(h.norm_drift[0], h.norms_of_all.median) or not h.norms_of_all.count
+    bounded = run.second_moments or not (grew or run.ended_nonfinite or run.status == "failed")
     known = {
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
-        "gradients are not clipped": run.clips,
+        "gradients are not clipped": run.clips or bounded,
+        "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
         "there is no warm-up": h.lr_highest > 1.5 * h.lr_first or h.update_ratios.values[:1] <= [LARGE],
         "Adam's second moments lag (beta2)": not run.second_moments,
     }

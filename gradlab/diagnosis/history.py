@@ -31,6 +31,8 @@ class History:
         self.layer_names = [name for name in dict.fromkeys([*(order or []), *layers]) if name in layers]
         """In the order of execution."""
         self.attempts = self.skipped = self.streak = 0
+        self.epochs, self.epoch = 0, 0
+        """Those that updates are of, as far as known, and the latest."""
         self.empty = 0
         """Windows in which no target counted."""
         self.first_empty: int | None = None
@@ -97,6 +99,8 @@ class History:
             self.classes |= "eval/accuracy" in line
             return
         self.attempts += 1
+        if (epoch := line.get("epoch", self.epoch)) != self.epoch:
+            self.epochs, self.epoch = self.epochs + 1, epoch
         self.skipped += line["update/skipped"] or bool(line.get("update/empty"))
         if line.get("update/empty"):
             self.empty += 1

@@ -48,6 +48,8 @@ def progress(run: FinishedRun) -> str:
         return f"the last losses{without_largest(h)} have a mean of {end:.4g}, {beside} {than}"
     began = h.began
     gain = (began - end) / abs(began) if began else 0.0
+    if gain > 0 and began - end <= 2 * 2**0.5 * h.end[1]:  # both means have such an error
+        return f"the loss did not improve beyond its noise: {began:.4g} to {end:.4g}"
     if end < began and not gain < 1:  # of a loss near zero, as that of a policy, no share says anything
         return f"the loss went from {began:.4g} to {end:.4g} only"
     return (

@@ -656,7 +656,7 @@ def test_a_loss_that_rises_slowly_or_in_a_game_is_no_spike() -> None:
         return all_found.verdict, one.severity, one.sentence
 
     hump = [2.0 + i / 10 for i in range(1, 80)]
-    said = "at update 109 the loss rose above all of the 100 before; it reached 9.8 (a mean of 3, to update 179)"
+    said = "by update 109 the loss had risen above all of the 100 before; it reached 9.8 (a mean of 3, to update 179)"
     said += " where their median is 1.98, and came back"
     assert found(hump) == ("healthy", "info", said)
     assert found([*[3.5] * 2, *hump])[0] == "healthy"

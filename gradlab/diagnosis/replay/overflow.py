@@ -142,7 +142,7 @@ class Overflow:
 
     @property
     def sentence(self) -> str:
-        by = f", in {self.operation}" if self.operation and not (self.undefined or self.rounded) else ""
+        by = f", in {self.place}" if self.operation and not (self.undefined or self.rounded) else ""
         if self.beyond is not None:
             what = "the gradient of the output" if self.phase == "backward" else "the output"
             return f"{what} of {self.where} is the first beyond {self.beyond:g}: {self.output_max:.4g} ({self.after})"

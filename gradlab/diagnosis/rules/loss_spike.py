@@ -106,7 +106,7 @@ class SpikeRecovered(Rule):
         rise = self.first or self.slow
         if rise is None or not run.trains:
             return None
-        sentence = f"at update {rise.began} the loss rose above all of the {rise.known} before; it reached"
+        sentence = f"by update {rise.began} the loss had risen above all of the {rise.known} before; it reached"
         sentence += (
             f" {rise.height:.3g} (a mean of {self.smooth}, to update {rise.top}) where their median is {rise.usual:.3g}"
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WHOLE_SET, FinishedRun
-from gradlab.diagnosis.replay.overflow import MODERATE
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.replay.overflow import MODERATE, Overflow
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 LARGEST_FP16 = 65504.0
@@ -50,7 +53,7 @@ class NonFinite(Rule):
         return "the failing update was not replayed" if self.ended(run) and run.overflow is None else None
 
 
-def listed(samples: list[int]) -> str:
+def listed(samples: Sequence[object]) -> str:
     """The first five."""
     return ", ".join(map(str, samples[:5])) + (f" and {len(samples) - 5} more" if len(samples) > 5 else "")
 
@@ -173,7 +176,10 @@ class NaNLoss(NonFinite):
         if h.skipped_bad:
             sentence = f"{h.skipped_bad} of {h.attempts} updates were skipped because their loss is not finite"
             severity = "warning" if h.skipped_bad > self.often * h.attempts else "info"
-            return self.found(severity, sentence + alone, h.skipped_bad_since, updates=h.skipped_bad, samples=samples)
+            found = self.found(severity, sentence + alone, h.skipped_bad_since, updates=h.skipped_bad, samples=samples)
+            if run.fp16_forward and not samples:
+                found.causes = [f"a number beyond fp16's largest, {LARGEST_FP16:g}, in the forward pass"]
+            return found
         return None
 
     def yields(self, run: FinishedRun) -> bool:
@@ -234,6 +240,13 @@ class NaNGradient(NonFinite):
     causes = ("sqrt or norm at zero", "0 times infinity in a masked branch", "an overflow in the backward pass")
     fixes = ("add an eps inside of square roots and norms", "mask inputs, not outputs", "lower the learning rate")
 
+    def begin(self) -> None:
+        self.scale, self.finite = 0.0, True  # the loss scale of the first of the latest gradients that are not finite
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        before, self.finite = self.finite, math.isfinite(line["grad/norm"])
+        self.scale = line.get("amp/scale", 0.0) if before and not self.finite else self.scale
+
     def find(self, run: FinishedRun) -> Finding | None:
         h, o = run.history, run.overflow
         if not self.ended(run) or h.empty == h.attempts > 0:
@@ -259,8 +272,13 @@ class NaNGradient(NonFinite):
             found.causes = named
         elif o is not None:
             slope = [f"numbers at which the slope of {o.derivative} is not finite"] if o.derivative else []
-            found.causes = slope if o.undefined and o.place else [c for c in self.causes if "overflow" in c]
+            found.causes = slope if o.undefined else self.by_scale(o)
         return found
+
+    def by_scale(self, o: Overflow) -> list[str]:
+        """The loss scale, where without it the number that overflowed is within the range of its type."""
+        largest, limit = o.output_max or math.inf, o.limit or 0.0
+        return [f"a loss scale of {self.scale:.3g} that is too large"] if largest <= limit * self.scale else []
 
     def unable(self, run: FinishedRun) -> str | None:
         return None

@@ -11,7 +11,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
-from gradlab.diagnosis.rules.nonfinite import fits_wider
+from gradlab.diagnosis.rules.nonfinite import fits_wider, listed
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
@@ -184,23 +184,26 @@ class Spike(Rule):
     def begin(self) -> None:
         self.first: tuple[int, float, float, int] | None = None
         self.largest = (0.0, 0)
+        self.reached = 0.0  # the largest of the others since then
         self.count = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         norm, recent = line["grad/norm"], history.norms.values
         if len(recent) < 2 * history.window or not math.isfinite(norm):
             return
-        if norm <= self.factor * (usual := history.norms.median):
-            return
-        lately = [*recent][-history.window - 1 : -1]
-        single = norm > self.factor * median(sorted(lately))  # else the norm has grown
-        if single and norm - usual > self.z * history.norms.spread:
+        usual, lately = history.norms.median, [*recent][-history.window - 1 : -1]
+        far = norm > self.factor * max(usual, median(sorted(lately)))  # of the latest, too: else the norm has grown
+        if far and usual > 0 and norm - usual > self.z * history.norms.spread:
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual, len(recent))
             self.largest = max(self.largest, (norm, line["attempt"]))
+        elif self.first:
+            self.reached = max(self.reached, norm)
 
     def find(self, run: FinishedRun) -> Finding | None:
         if self.first is None or self.count > self.rare * run.history.attempts:
+            return None
+        if self.reached >= self.largest[0]:  # the norm has grown since
             return None
         at, norm, usual, known = self.first
         many = f"{self.count} gradient norms are" if self.count > 1 else "one gradient norm is"
@@ -226,12 +229,13 @@ class ZeroGradient(Rule):
     """Updates in a row whose gradient is exactly zero."""
 
     def begin(self) -> None:
-        self.zeros = self.at = 0
+        self.zeros = self.at = self.all = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         if line["grad/norm"] != 0:
             self.zeros = 0
             return
+        self.all += 1
         self.at = self.at if self.zeros else line["attempt"]
         self.zeros += 1
 
@@ -240,12 +244,27 @@ class ZeroGradient(Rule):
         if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None
         severity = "info" if run.trains or run.decayed else "critical"
-        found = self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)
+        since = f"from update {self.at} on"
+        if self.all > self.zeros:
+            since = f"in {self.all} of {h.attempts} updates, without a break {since}"
+        found = self.found(severity, f"the gradient is exactly zero {since}", self.at)
         if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
             found.causes = ["numbers of it that are not zero in fp32 are zero in fp16"]
         elif self.at > 1:  # it was there
             found.causes = found.causes[:1]
+        elif zero := self.weights_of_zero(run):
+            found.causes = [f"weights of zero: {listed(zero)}", *found.causes * any(h.first_norms)]
+            found.evidence["zero"] = zero
         elif run.inspection is not None and passed(run):  # no layer's units are all dead
             found.causes = found.causes[1:]
             found.evidence["cut"] = True
         return found
+
+    @staticmethod
+    def weights_of_zero(run: FinishedRun) -> list[str]:
+        """Names of the weights, biases aside, that were exactly zero at the first update, where that is known."""
+        norms, shapes = run.history.first_norms, (run.header or {}).get("shapes") or []
+        if not len(norms) == len(shapes) == len(run.history.names):
+            return []
+        each = zip(run.history.names, norms, shapes, strict=True)
+        return [name for name, norm, shape in each if norm == 0 and len(shape) > 1]

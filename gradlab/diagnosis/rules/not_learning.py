@@ -14,6 +14,8 @@ from gradlab.diagnosis.wording import judged_by, progress, without_largest
 
 LARGE, SMALL = 1e-2, 1e-4
 """Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
+GONE = 1e-6
+"""Usual gradient norm over the largest one, below which updates have taken the gradient away."""
 
 
 @rule("stalled", position=190)
@@ -41,6 +43,8 @@ class Stalled(Rule):
         little = f"changes the weights by {ratio:.1g} times their norm" if ratio else "leaves the weights as they are"
         sentence = f"an update usually {little}, and {course}"
         found = self.found("critical", sentence, ratio=ratio)
+        if h.layers and all(h.layers):
+            found.causes = found.causes[:1]
         if cut_short:
             found.sentence += f"; the learning rate came to nothing: the {h.attempts} updates of the run are worth"
             found.sentence += f" {h.full_updates:.3g} at its highest"
@@ -105,7 +109,7 @@ class NotLearning(Rule):
         h, (end, error) = run.history, run.history.end
         if run.status == "interrupted" or run.beats_constant or run.memorises or run.undecided or not h.finite:
             return None
-        if h.broken:  # nan_loss
+        if h.broken or not h.applied:  # nan_loss; or nothing was trained
             return None
         if run.frozen:  # stalled
             return None
@@ -166,13 +170,15 @@ class NotLearning(Rule):
             listed = first if len(names) > 3 else " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
             found.causes = [
                 f"{listed} never get{'s' * (len(names) == 1)} a gradient",
-                *self.causes[1:3],
-                self.causes[0],
+                *(cause for cause in self.causes[1:3] if run.constant is not None or "targets" not in cause),
             ]
             found.sentence += f"; the gradient of {listed} is exactly zero in each of {self.seen} records"
             found.evidence["zero"] = names
             return found
-        usual, (rate, *others) = run.history.update_ratios.median, self.causes
+        h, others = run.history, [*self.causes[1:]]
+        usual = h.update_ratios.median
+        if run.constant is None:  # then there may be no targets
+            others = [cause for cause in others if "targets" not in cause]
         if self.seen >= self.records and not self.zero:
             others = [cause for cause in others if "does not reach" not in cause]
         if usual > LARGE or usual < SMALL:
@@ -180,8 +186,13 @@ class NotLearning(Rule):
             found.sentence += f"; an update usually changes the weights by {usual:.1g} times their norm: the likeliest"
             found.sentence += f" cause is that {found.causes[0]}"
             found.evidence["ratio"] = usual
+        elif h.usual_norm < GONE * h.largest:
+            found.causes = ["the learning rate is too high: the gradient is gone since an update", *others]
+            found.sentence += (
+                f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
+            )
         elif usual == usual:
-            found.causes = [*others, rate]
+            found.causes = others
         return found
 
 

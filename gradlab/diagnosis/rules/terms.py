@@ -52,10 +52,8 @@ class UnlearntTerm(Rule):
             f"{name} ends at {end:.4g} (the best constant answer to it: {run.constants_of_terms[name]:.4g})"
             for name, end in found.items()
         ]
-        whole = f"the loss went from {run.history.losses.initial:.4g} to {run.history.losses.final:.4g}"
-        sentence = (
-            f"{whole}, and of its terms {' and '.join(each)}: {'they are' if len(found) > 1 else 'it is'} not learnt"
-        )
+        they = "they are" if len(found) > 1 else "it is"
+        sentence = f"of the terms of the loss {' and '.join(each)}: {they} not learnt"
         return self.found("warning", sentence, None, terms=list(found), ends=list(found.values()))
 
     def end(self, run: FinishedRun, name: str) -> float | None:

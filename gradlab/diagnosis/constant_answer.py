@@ -16,6 +16,9 @@ FLAT = 0.1
 SETTLED = 0.01
 """Fall of the second half over that of all steps, below which it does, too: a hinge has a slope on both sides of it."""
 
+APART = 0.1
+"""Part of their losses by which constant answers differ where it matters which one is given."""
+
 
 def constant_answer(
     loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]],
@@ -63,6 +66,22 @@ def constant_answer(
     settled = means[len(means) // 2] - lowest < SETTLED * (means[0] - lowest)
     found = steep[-1] <= FLAT * steep[0] + 1e-6 or settled
     return whole if found and all(map(math.isfinite, [*steep, *means, whole])) else None
+
+
+def chosen(loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, targets: Any, best: float) -> bool:
+    """Whether the loss of a constant answer depends on which it is: that by triplets is the margin for each.
+
+    best: loss of the best one.
+    """
+    draw = torch.Generator().manual_seed(0)
+    answer = mapped(lambda t: torch.randn(1, *t.shape[1:], generator=draw).to(t.device).expand_as(t), like)
+
+    def of(size: float) -> float:
+        total, count = loss(mapped(lambda t: size * t, answer), targets)
+        return (total / count).item()
+
+    losses = [best, *map(of, (0.01, 1.0, 3.0))]
+    return max(losses) - min(losses) > APART * max(map(abs, losses))
 
 
 def depends(loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, targets: Any) -> bool:

@@ -29,6 +29,10 @@ FAR = 5.0
 """Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
 DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
 """Findings that noise in place of gradients may explain."""
+UNLEARNT = (*DROWNED, "memorising", "update_too_large")
+"""Findings of runs that do not learn, whatever it looks like."""
+FEW = 8
+"""Values of a channel, below which batch norm leaves little of them but their signs."""
 SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
 """Findings that inputs of wild scale may explain."""
 
@@ -101,6 +105,7 @@ def diagnose(
         if (finding := rule.find(run)) is not None:
             finding.causes = [c for c in finding.causes if c not in excluded(run)]
             drowned(run, finding)
+            inspected(run, finding)
             if run.input_size >= WILD and finding.code in SCALED:
                 wild, alone = f"inputs of wild scale: usually {run.input_size:.2g}", finding.code.endswith("_units")
                 finding.causes = [wild] if alone else [wild, *finding.causes]
@@ -149,6 +154,21 @@ def drowned(run: FinishedRun, finding: Finding) -> None:
     if finding.code in DROWNED and finding.severity == "critical" and times > 1:
         finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
         finding.evidence["noise"] = times
+
+
+def inspected(run: FinishedRun, finding: Finding) -> None:
+    """What the inspection of the model shows as the first cause of a run that does not learn, or the only one."""
+    if run.inspection is None or finding.severity == "info":
+        return
+    few = run.inspection.batch_norm_samples
+    if finding.code in UNLEARNT and few is not None and few < FEW:
+        norm = f"batch norm over {few} value{'s' * (few > 1)} of each channel at a time"
+        others = [cause for cause in finding.causes if "at first" not in cause]  # a first gradient is its noise
+        finding.causes = [norm, *others]
+        finding.evidence["batch_norm_samples"] = few
+    if finding.code in UNLEARNT and run.inspection.probabilities:
+        finding.causes = ["the model returns probabilities, and the loss takes a softmax of them again"]
+        finding.evidence["probabilities"] = True
 
 
 def by_samples(findings: list[Finding]) -> None:

@@ -8,6 +8,7 @@ own beginning. Rules ask `FinishedRun.learns`; maps and searches the diagnosis: 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,6 +91,22 @@ class FinishedRun(LossCourse):
             scale = began - self.constant if self.constant is not None and self.constant_found else began
             if began - end > max(self.learning * abs(scale), noise):
                 return True
+        return self.evaluates_below_first
+
+    @property
+    def evaluates_below_first(self) -> bool:
+        """Whether the last evaluation is below the first losses, too, where some are better than a constant answer.
+
+        An evaluation is of all samples: noise is of the first losses alone, and not of the last batches'.
+        """
+        h, last = self.history, [*filter(math.isfinite, self.history.evaluations)][-1:]
+        if self.eval_constant is None or not self.generalizes:
+            return False
+        for first in (h.first[: self.window], h.first[:5]):
+            if len(first) > 1 and h.finite >= 2 * len(first):
+                began, noise = statistics.fmean(first), 3 * statistics.stdev(first) / len(first) ** 0.5
+                if began - last[0] > max(self.learning * abs(began), noise):
+                    return True
         return False
 
     def better(self, loss: float, constant: float, error: float | None = None) -> bool:
@@ -171,14 +188,14 @@ class FinishedRun(LossCourse):
 
     @property
     def remaining_share(self) -> tuple[float, str]:
-        """The part of the loss of a constant answer that is left, at the end or in the best evaluation, and in which.
+        """The part of the loss of a constant answer that is left, at the end or in the last evaluation, and in which.
 
         NaN where that is not known, or zero may mean nothing.
         """
         if self.constant is None or self.eval_constant is None or self.constant_found:
             return math.nan, ""
-        best = min((v for v in self.history.evaluations if math.isfinite(v)), default=math.inf)
-        evaluated = best / self.eval_constant, "in the best evaluation"
+        last = [math.inf, *filter(math.isfinite, self.history.evaluations)][-1]  # of the model that was inspected
+        evaluated = last / self.eval_constant, "in the last evaluation"
         return min((self.history.end[0] / self.constant, "in the last training losses"), evaluated)
 
     @property

@@ -87,6 +87,8 @@ class History:
         self.first_norms: list[float | None] = []
         """Of the parameters, at the first update."""
         self.layers: list[float] = []
+        self.first_layers: list[float] = []
+        """At the first record."""
         self.reached: list[bool] = []
         """Whether any parameter of each layer has a gradient."""
         self.layer_ratios: list[tuple[str, float]] = []
@@ -192,6 +194,7 @@ class History:
     def observe_layers(self, layers: dict[str, list[Any]]) -> None:
         grads = self.by_layer(layers["grad/layer"])
         self.layers, self.reached = [norm or 0.0 for norm in grads], [norm is not None for norm in grads]
+        self.first_layers = self.first_layers or self.layers
         self.layer_records += 1
         self.first_norms = layers.get("param/norm", []) if self.attempts == 1 else self.first_norms
         if "update/norm" in layers:

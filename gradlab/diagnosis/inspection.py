@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from gradlab.data.tree import samples
 from gradlab.measure.activations import FIELDS, Activations
 from gradlab.update.gradients import tensor_norms
 from gradlab.update.layers import late_to_early_ratio, norms_by_layer
-from gradlab.update.loss import Loss
+from gradlab.update.loss import CrossEntropy, Loss, classes_last
 from gradlab.update.precision import Precision
 
 if TYPE_CHECKING:
     from gradlab.measure.flat_units import FlatCall
+
+CLOSE = 0.01
+"""Distance of a sum of probabilities from 1 that is rounding."""
 
 
 @dataclass
@@ -63,6 +67,12 @@ class Inspection:
     """Whether layers are normalised throughout."""
     residual: bool = False
     """Whether what goes into layers is added to what comes out of them, throughout."""
+    batch_norm_samples: int | None = None
+    """Values of each channel over which the batch norm that sees fewest normalises at a time, where there is one."""
+    output_bound: float = math.inf
+    """Largest magnitude that the model can return: of what the last sigmoid or tanh does, times some number."""
+    probabilities: bool = False
+    """Whether the model returns probabilities to a loss that takes a softmax of what it is given."""
     layer_ratio: float | None = None
     """Late to early ratio of layers' gradient norms in fp32, where the run was in fp16."""
 
@@ -85,12 +95,22 @@ def inspect_model(
     inputs, targets = batches[0]
     buffers = [b.clone() for b in model.buffers()]
     recurrent, units = Activations(model, modules), FlatUnits(model)
-    found = Inspection()
+    found, returned, normalised = Inspection(), list[torch.Tensor](), list[int]()
+    last: torch.Tensor | None = None
     try:
         for i, (each, _) in enumerate(batches):
             watched = recurrent.watching() if i == 0 else nullcontext()
-            with torch.no_grad(), watched, precision.arithmetic(), units.watching(), precision.autocast():
-                model(each)
+            arithmetic = precision.arithmetic(), precision.autocast()
+            with torch.no_grad(), watched, arithmetic[0], units.watching(), arithmetic[1], batch_norms(model) as over:
+                returned.append(model(each))
+                last = units.last
+            normalised += [min(over)] if over else []
+        found.batch_norm_samples = max(normalised, default=None)  # of the last batch of a set there may be fewer
+        if all(isinstance(y, torch.Tensor) and y.is_floating_point() and y.numel() for y in returned):
+            found.output_bound = bound(returned[-1], last)
+            found.probabilities = isinstance(loss_fn, CrossEntropy) and all(
+                probabilities(classes_last(y, t)) for y, (_, t) in zip(returned, batches, strict=True)
+            )
         found.samples = sum(samples(each) for each, _ in batches)
         for name, row in zip(modules, recurrent.table(precision.device).tolist(), strict=True):
             if row[FIELDS.index("saturated")] == row[FIELDS.index("saturated")]:
@@ -105,6 +125,37 @@ def inspect_model(
         for b, before in zip(model.buffers(), buffers, strict=True):
             b.copy_(before)
         model.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def batch_norms(model: torch.nn.Module) -> Iterator[list[int]]:
+    """Gets of each batch norm that uses the statistics of its batch how many values of each channel it was given."""
+    over = list[int]()
+
+    def note(module: torch.nn.Module, inputs: Any) -> None:
+        if module.training or module.running_mean is None:
+            over.append(inputs[0].numel() // inputs[0].shape[1])
+
+    found = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    hooks = [m.register_forward_pre_hook(note) for m in found]
+    try:
+        yield over
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def bound(outputs: torch.Tensor, last: torch.Tensor | None) -> float:
+    """The number by which outputs are what an activation of up to 1 returned last; infinite where they are not."""
+    if last is None or last.numel() != outputs.numel() or not last.any():
+        return math.inf
+    times, last = (outputs.abs().max() / last.abs().max()).item(), last.reshape(outputs.shape)
+    return times if torch.allclose(outputs.float(), times * last.float(), rtol=CLOSE) else math.inf
+
+
+def probabilities(outputs: torch.Tensor) -> bool:
+    """Whether outputs, (..., C), are none below zero and sum to 1."""
+    return bool((outputs >= 0).all()) and bool(((outputs.float().sum(-1) - 1).abs() < CLOSE).all())
 
 
 def outputs(calls: Sequence[FlatCall], samples: int) -> list[ActivationOutput]:

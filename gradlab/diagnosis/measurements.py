@@ -69,6 +69,8 @@ class Measurements:
     """Loss of the best constant answer to single terms of the loss, where it was found."""
     constant_found: bool = False
     """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
+    constant_chosen: bool = False
+    """Whether such an answer has another loss than other constant ones have, as far as known."""
     header: Mapping[str, Any] | None = None
     """The first line of layers.jsonl: names and shapes of the parameters whose norms are recorded; None: not known."""
     rate: float | None = None

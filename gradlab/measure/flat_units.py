@@ -85,6 +85,8 @@ class FlatUnits(TorchDispatchMode):
         self.before: Layout | None = None
         self.begun = False
         self.at: list[FlatCall] = []
+        self.last: torch.Tensor | None = None
+        """What the latest of these calls returned, if it was a smooth one, while it is watched."""
         self.seen = Counter[str]()
         """Calls of layers, normalisations, and sums of two tensors of one shape."""
 
@@ -99,6 +101,7 @@ class FlatUnits(TorchDispatchMode):
                 hooks.callback(module.register_forward_pre_hook(partial(self.enter, name)).remove)
                 hooks.callback(module.register_forward_hook(self.leave, always_call=True).remove)
             yield
+        self.last = None
         if not self.calls:
             self.calls = self.at
         elif [called(c) for c in self.calls] == [called(c) for c in self.at]:
@@ -142,6 +145,7 @@ class FlatUnits(TorchDispatchMode):
         return 0 < self.seen["layer"] <= OFTEN * self.seen[what]
 
     def note(self, operation: str, ends: tuple[float, ...], y: torch.Tensor, x: torch.Tensor) -> None:
+        self.last = None if ends else y.detach()
         (name, module), y = self.stack[-1], y.detach().float()
         number = 1 + sum((c.module, c.operation) == (name, operation) for c in self.at)
         both = piecewise(ends, y, unit_dim(y, self.before)) if ends else (flat(operation, y).double().mean(),) * 2

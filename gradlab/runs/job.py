@@ -206,19 +206,22 @@ class Job(Sink):
             self.progress.say(f"single samples could not be measured: {' '.join(str(error).split())[:200]}")
             return {}
 
-    def constants(self, name: str) -> tuple[float | None, dict[str, float]]:
-        """Loss of the best constant answer on a split of the data, and of its terms; None where that is not known."""
+    def constants(self, name: str) -> tuple[float | None, dict[str, float], bool]:
+        """Loss of the best constant answer on a split of the data, and of its terms; None where that is not known.
+
+        And whether it is known to be better than others: see `find_constant_answers`.
+        """
         split = getattr(self.trainer.data, name)
         if split is None or not len(split) or isinstance(split, Loader):
-            return None, {}
+            return None, {}, False
         run = self.trainer
         known = run.loss.best_constant(name, lambda: targets_of(split))
         if known is not None or not run.loss.constant_sought or run.outcome.status != "completed":
-            return known, {}
+            return known, {}, False
         try:
-            return find_constant_answers(run, split) if runs_alone(run) else (None, {})
+            return find_constant_answers(run, split) if runs_alone(run) else (None, {}, False)
         except (RuntimeError, ValueError, TypeError, IndexError):
-            return None, {}
+            return None, {}, False
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
         """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
@@ -233,7 +236,7 @@ class Job(Sink):
             inspection = self.inspection()
             if outcome.eval and not math.isfinite(outcome.eval[-1]["eval/loss"]):
                 overflow = find_overflow_in_evaluation(run)
-        (constant, of_terms), (eval_constant, _) = self.constants("train"), self.constants("test")
+        (constant, of_terms, is_chosen), (eval_constant, _, _) = self.constants("train"), self.constants("test")
         known = Measurements(
             outcome.status,
             outcome.error,
@@ -258,6 +261,7 @@ class Job(Sink):
             eval_constant=eval_constant,
             constants_of_terms=of_terms,
             constant_found=run.loss.constant_sought,
+            constant_chosen=is_chosen,
             summed=run.loss.summed,
         )
         return diagnose(self.stream, known, self.samples if self.world.main else None), overflow

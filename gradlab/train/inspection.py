@@ -16,7 +16,7 @@ from gradlab.data.base import Split
 from gradlab.data.order import window
 from gradlab.data.stream import TOGETHER, by_batch, some, streamed
 from gradlab.data.tree import leaves, samples
-from gradlab.diagnosis.constant_answer import constant_answer, depends
+from gradlab.diagnosis.constant_answer import chosen, constant_answer, depends
 from gradlab.diagnosis.inspection import Inspection, inspect_model
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.replay import first_overflow_forward, replay
@@ -115,10 +115,10 @@ MEASURED = 4096
 
 
 @randomness.random_state_restored()
-def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | None, dict[str, float]]:
+def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | None, dict[str, float], bool]:
     """Loss of the best constant answer on a split, where the loss is a function of the user's own.
 
-    And of each of its terms that depends on the targets, by itself.
+    And of each of its terms that depends on the targets, by itself; and whether that answer is better than others.
     """
     size = trainer.config.data.batch_size
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: MEASURED * size]
@@ -131,17 +131,18 @@ def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | 
     with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
         outputs = trainer.module(inputs)
     trainer.module.train()
-    found, of_terms = None, dict[str, float]()
+    found, of_terms, is_chosen = None, dict[str, float](), False
     if all(t.is_floating_point() and len(t) == samples(targets[0]) for t in leaves(outputs) if t.dim()):
         if isinstance(outputs, torch.Tensor) and isinstance(targets[0], torch.Tensor):
             found = constant_answer(trainer.loss, outputs, targets, others)
+            is_chosen = found is not None and chosen(trainer.loss, outputs, first, found)
         for i, name in enumerate(trainer.loss.terms):
             term = partial(of_term, trainer.loss, i)
             if not depends(term, outputs, targets[0]):
                 continue
             if (least := constant_answer(term, outputs, targets, others)) is not None:
                 of_terms[name] = least
-    return found, of_terms
+    return found, of_terms, is_chosen
 
 
 def of_term(loss: Loss, i: int, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -128,7 +128,8 @@ class Overflow:
     @property
     def place(self) -> str:
         """The operation, or that whose derivative it computed."""
-        return f"the derivative of {self.derivative}" if self.derivative else (self.operation or "").rstrip("_")
+        of = self.derivative if self.operation != SUM else None
+        return f"the derivative of {of}" if of else (self.operation or "").rstrip("_")
 
     @property
     def far(self) -> str:

@@ -20,6 +20,8 @@ from gradlab.diagnosis.wording import percent
 class ScaleCollapse(Rule):
     """The loss scale fell below its floor, or was still falling towards it when the run ended.
 
+    Or it fell far below 1 and stayed there, fp16 makes zeros of much of the gradient, and what was learnt is lost.
+
     A scale that has come down since the first update may just have begun too high, until it is below 1. That is over
     where no update was skipped for a window (`diagnosis.window`): what falls later falls from there.
     """
@@ -29,6 +31,8 @@ class ScaleCollapse(Rule):
 
     fall: float = 1000.0
     """Scale before the fall over that at the end, if it was still falling."""
+    rose: float = 1.5
+    """Final loss over the first above which what was learnt is lost, too."""
     often: float = 0.25
     """Fraction of the last updates that were skipped, if it was still falling."""
 
@@ -56,7 +60,10 @@ class ScaleCollapse(Rule):
         falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
         at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
         falling = falling and (at > 1 or self.scale < 1)
-        if not run.scale_too_small and not (falling and run.dynamic_loss_scale):
+        flushed = (run.inspection.flushed if run.inspection else None) or 0.0
+        stayed = self.descent is not None and self.scale * self.fall < min(self.height, 1.0)
+        stayed = stayed and flushed >= UnderflowFP16.fraction and (run.forgot or run.stuck or run.rose(self.rose))
+        if not run.scale_too_small and not ((falling or stayed) and run.dynamic_loss_scale):
             return None
         streak = run.history.streak
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
@@ -64,7 +71,8 @@ class ScaleCollapse(Rule):
         if not run.scale_too_small:
             before = f"from {self.height:.3g} " * (at > 1)
             sentence = f"the loss scale fell {before}to {self.scale:.3g} by {skips} skipped updates"
-            sentence += ", and was still falling"
+            gone = f", where {percent(flushed)} of the gradient's elements that are not zero in fp32 are zero in fp16"
+            sentence += ", and was still falling" if falling else gone
         elif streak:
             sentence = "no loss scale can help: the forward or backward pass itself overflows"
         else:

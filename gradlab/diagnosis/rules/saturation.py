@@ -10,9 +10,13 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.wording import percent
+from gradlab.update.layers import late_to_early_ratio
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
+
+BEYOND = 1.01
+"""Size of targets over the largest output that there can be, from which on outputs cannot reach them."""
 
 
 @dataclass
@@ -70,6 +74,8 @@ class DeadUnits(Units):
 
     large: float = 0.01
     """Norm of an update over that of the weights from which on the learning rate may have turned units off."""
+    fewer: float = 10.0
+    """Late layers' gradient over early ones' at the end, over that at first, from which on units died in training."""
 
     def value(self, module: ActivationOutput) -> float | None:
         return module.dead
@@ -79,11 +85,18 @@ class DeadUnits(Units):
             return None
         found, largest = self.of(run, *worst, self.at_ends(run, *worst)), run.history.update_ratios.largest
         biases, rate, start = self.causes
-        if largest > self.large:
+        if largest > self.large and self.died(run):
+            found.causes = [rate, biases.replace(" or from the beginning", "")]
+        elif largest > self.large:
             found.causes = [rate, biases, start]
         elif math.isfinite(largest):
             found.causes = [biases.replace("by a large update or ", ""), start]
         return found
+
+    def died(self, run: FinishedRun) -> bool:
+        """Whether early layers had far more of the gradient at the first record than at the end."""
+        first, last = run.history.first_layers, run.history.layers
+        return len(last) > 1 and late_to_early_ratio(last) > self.fewer * late_to_early_ratio(first)
 
 
 @rule("saturated_units", position=110)
@@ -110,4 +123,9 @@ class SaturatedUnits(Units):
         known = {weights: run.ordinary["the initial weights"], inputs: run.ordinary["the inputs"]}
         known[rate] = run.history.update_ratios.largest <= self.large
         found.causes = [cause for cause in self.causes if not known[cause]]
+        i = run.inspection
+        if i and i.activations[-1] is module and run.target_size > BEYOND * i.output_bound:
+            targets = f"targets, usually of up to {run.target_size:.3g}"
+            found.causes = [f"{targets}, beyond what {module.operation} can return", *found.causes]
+            found.evidence["target_size"] = run.target_size
         return found

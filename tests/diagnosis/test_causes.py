@@ -36,6 +36,8 @@ def test_neither_the_rate_nor_targets_are_a_cause_where_nothing_shows_it() -> No
     for constant in (2.0, None):
         causes = told(verdict(lines, constant=constant), "not_learning").causes
         assert any("targets" in c for c in causes) == (constant is not None) and not any("rate" in c for c in causes)
+    slow = [one | {"train/loss": 4.0 - i / 300} for i, one in enumerate(lines * 3)]
+    assert told(verdict(slow, constant=1.0), "not_learning").causes[0].startswith("the learning rate is too low, or")
     gone = [one | {"grad/norm": 148.0 if i == 16 else 1e-9 if i > 16 else 1.0} for i, one in enumerate(lines, 1)]
     found = told(verdict(gone), "not_learning")
     assert found.causes[0].startswith("the learning rate is too high") and "148 at update 17" not in found.sentence

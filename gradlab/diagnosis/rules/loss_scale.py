@@ -80,6 +80,8 @@ class ScaleCollapse(Rule):
         found = self.found("critical", sentence, at, **evidence)
         if run.bad_at_first:  # no rate had moved anything
             found.causes = [c for c in found.causes if "learning rate" not in c]
+        elif 2 * run.history.skipped_bad > skips:  # by the forward pass
+            found.causes = found.causes[::-1]
         return found
 
 

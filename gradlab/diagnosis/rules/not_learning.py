@@ -14,6 +14,8 @@ from gradlab.diagnosis.wording import judged_by, progress, without_largest
 
 LARGE, SMALL = 1e-2, 1e-4
 """Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
+SLOW = "the learning rate is too low, or the run too short"
+"""Of a loss that falls to the end."""
 GONE = 1e-6
 """Usual gradient norm over the largest one, below which updates have taken the gradient away."""
 
@@ -143,7 +145,7 @@ class NotLearning(Rule):
                 if h.classes
                 else "targets whose mean or size is far from that of the outputs",
                 "initial weights that are too large",
-                "the learning rate is too low, or the run too short",
+                SLOW,
             ]
             return found
         first, last = run.decayed
@@ -192,7 +194,8 @@ class NotLearning(Rule):
                 f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
             )
         elif usual == usual:
-            found.causes = others
+            still = run.steady and run.constant is not None and h.end[0] > run.constant
+            found.causes = [*([SLOW] if still else []), *others]
         return found
 
 

@@ -189,7 +189,7 @@ class NotLearning(Rule):
             found.sentence += f" cause is that {found.causes[0]}"
             found.evidence["ratio"] = usual
         elif h.usual_norm < GONE * h.largest:
-            found.causes = ["the learning rate is too high: the gradient is gone since an update", *others]
+            found.causes = ["the learning rate is too high: updates took the gradient away", *others]
             found.sentence += (
                 f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
             )

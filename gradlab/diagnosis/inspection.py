@@ -133,7 +133,7 @@ def batch_norms(model: torch.nn.Module) -> Iterator[list[int]]:
     over = list[int]()
 
     def note(module: torch.nn.Module, inputs: Any) -> None:
-        if module.training or module.running_mean is None:
+        if inputs and (module.training or module.running_mean is None):
             over.append(inputs[0].numel() // inputs[0].shape[1])
 
     found = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]

@@ -64,21 +64,17 @@ class ScheduleObserver:
             tracker.schedule_steps.append(ScheduleStep(id(schedule), site, len(tracker.unused)))
             count = self.counts.get(id(schedule), (0,))[-1] + 1
             self.counts[id(schedule)] = (schedule, tracker, site, count)
-            if rules.counts_epochs(schedule, count, tracker.attempts, loop_lengths):
-                detail = f"T_max is {schedule.T_max}, the number of epochs; the rate rises again from here on"
+            is_low = rate_before <= rules.LOW * tracker.rates.peak
+            if rules.counts_epochs(schedule, count, tracker.attempts, is_low, loop_lengths):
+                detail = f"it ends after {count - 1} steps, the number of epochs; the rate rises again from here on"
                 self.loop.add_fault("schedule-too-short", site, tracker, detail)
 
-        lives = [
-            self.lives.setdefault(tracker.index, {}).setdefault(
-                id(schedule), rules.Life(type(schedule), site, rate_before)
-            )
-            for tracker in trackers
-        ]
+        lives = [self.life(tracker, schedule, site) for tracker in trackers]
 
         def after(result: Any, error: bool) -> None:
             self.running = False
             for life in lives:
-                life.end = rules.rate_of(optimizer)
+                life.steps, life.end = life.steps + 1, rules.rate_of(optimizer)
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
@@ -86,6 +82,12 @@ class ScheduleObserver:
                 self.metrics.setdefault(id(schedule), []).append(seen)
 
         return after
+
+    def life(self, tracker: OptimizerTracker, schedule: Any, site: CallSite | None) -> rules.Life:
+        lives = self.lives.setdefault(tracker.index, {})
+        if id(schedule) not in lives:
+            lives[id(schedule)] = rules.life_of(schedule, site, not lives)
+        return lives[id(schedule)]
 
     def note_idle(self, schedule: Any, optimizer: Any, trackers: list[OptimizerTracker], site: CallSite | None) -> None:
         """Has its optimizer stepped since its step before?"""

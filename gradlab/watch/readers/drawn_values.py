@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import call_site
+from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.readers.broadcasts import above_the_model
@@ -23,11 +24,24 @@ INDICES = {"randint", "randperm", "multinomial"}
 PICKS = {"__getitem__", "index_select"}
 DISTANCES = {"pow", "__pow__", "square", "abs"}
 BY_ROWS = {"linear", "conv1d", "conv2d", "relu", "tanh", "sigmoid", "gelu", "silu", "leaky_relu", "elu", "dropout"}
-BY_ROWS |= {"layer_norm", "batch_norm", "float", "to", "view", "reshape", "mul", "__mul__", *PICKS, *SUMS}
+BY_ROWS |= {"layer_norm", "batch_norm", "float", "long", "unsqueeze", "squeeze", "to", "view", "reshape", "mul", "__mul__", *PICKS, *SUMS}
 """Functions that leave each row in its place."""
 PIECES = {"split", "split_with_sizes", "chunk", "tensor_split"}
 ORDERS = {"argsort", "sort", "topk"}
 NONE: frozenset[int] = frozenset()
+Part = tuple[int, int, int]
+"""Rows that follow each other: how many the whole has, the first one, and their number."""
+
+
+@dataclass
+class Rows:
+    """What the rows of a table were picked by."""
+
+    indices: Tensor
+    site: CallSite | None
+    """The line that picks them."""
+    part: Part | None = None
+    """Which of the rows that were picked; None of all."""
 
 
 class DrawnValues:
@@ -45,13 +59,15 @@ class DrawnValues:
         """Tensor -> number of the noise that it is, maybe multiplied."""
         self.added: set[int] = set()
         """Numbers of what was added to something else."""
-        self.indices: list[Tensor] = []
+        self.picks: list[Rows] = []
         self.rows: Any = WeakTensorKeyDictionary()
         """Tensor -> numbers of the drawn indices that its rows were picked by."""
+        self.parts: Any = WeakTensorKeyDictionary()
+        """Tensor that nothing drawn is in -> which rows of another one it has."""
         self.are_known = True
         """Whether no drawn index has become a Python number, which may pick rows unseen."""
         self.errors: Any = WeakTensorKeyDictionary()
-        """Difference of a prediction and a target -> what is wrong with it."""
+        """Difference of a prediction and a target -> what is wrong with it, and where if that is known."""
         self.found: list[tuple[Any, Violation]] = []
         """With the nodes of the losses."""
         self.used: list[Violation] = []
@@ -73,8 +89,13 @@ class DrawnValues:
         if name in PIECES and isinstance(result, (list, tuple)):
             starts = accumulate([len(each) for each in result], initial=0)
             for start, each in zip(starts, result, strict=False):
-                self.note_piece(inputs[0], each, slice(start, start + len(each)))
+                self.note_piece(inputs[0], each, start)
             return
+        if name == "__getitem__" and isinstance(args[1], slice) and args[1].step in (None, 1):
+            self.note_piece(inputs[0], result, args[1].indices(len(args[0]))[0])
+        elif len(inputs) == 1 and inputs[0] in self.parts and name in BY_ROWS:
+            if result.shape[:1] == inputs[0].shape[:1]:
+                self.parts[result] = self.parts[inputs[0]]
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
         if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False
@@ -82,12 +103,12 @@ class DrawnValues:
             return
         self.made_of[result] = made_of
         rows = NONE.union(*(self.rows_of(each, name) for each in inputs))
-        self.rows[result] = frozenset(i for i in rows if result.shape[:1] == self.indices[i].shape)
-        if name == "__getitem__" and isinstance(args[1], slice):
-            self.note_piece(inputs[0], result, args[1])
+        self.rows[result] = self.rows.get(result, NONE).union(
+            i for i in rows if result.shape[:1] == self.picks[i].indices.shape
+        )
         if name in PICKS and len(inputs) == 2 and not inputs[1].is_floating_point() and inputs[1].dim() == 1:
-            self.rows[result] |= {len(self.indices)}
-            self.indices.append(inputs[1].detach())
+            self.rows[result] |= {len(self.picks)}
+            self.picks.append(Rows(inputs[1].detach(), call_site()))
         if len(inputs) == 1 and name in SCALINGS and result.shape == inputs[0].shape and inputs[0] in self.noise:
             self.noise[result] = self.noise[inputs[0]]
         if name in SUMS and len(inputs) == 2:
@@ -97,38 +118,52 @@ class DrawnValues:
         if len(inputs) > 1 and (is_loss or name in ("sub", "__sub__")) and result.requires_grad:
             live, target = inputs[:2] if inputs[0].requires_grad else inputs[1::-1]
             in_pairs = live.shape[:1] == target.shape[:1] != () if is_loss else live.shape == target.shape
-            why = self.judge(live, target) if in_pairs and live.dim() and not target.requires_grad else ""
-            if why and is_loss:
-                self.found.append((result.grad_fn, ("unrelated-target", call_site(), why)))
-            elif why:
-                self.errors[result] = why
+            wrong = self.judge(live, target) if in_pairs and live.dim() and not target.requires_grad else None
+            if wrong is not None and is_loss:
+                self.note_found(result, *wrong)
+            elif wrong is not None:
+                self.errors[result] = wrong
         elif name in DISTANCES and inputs[0] in self.errors:
-            self.found.append((result.grad_fn, ("unrelated-target", call_site(), self.errors[inputs[0]])))
+            self.note_found(result, *self.errors[inputs[0]])
 
-    def note_piece(self, given: Tensor, piece: Tensor, part: slice) -> None:
+    def note_found(self, loss: Tensor, why: str, site: CallSite | None) -> None:
+        self.found.append((loss.grad_fn, ("unrelated-target", site or call_site(), why)))
+
+    def note_piece(self, given: Tensor, piece: Tensor, start: int) -> None:
         """Some rows that follow each other were taken."""
-        if given.shape[1:] == piece.shape[1:] and given in self.made_of:
-            self.made_of[piece], whole = self.made_of[given], self.rows.get(given, NONE)
-            self.rows[piece] = frozenset(range(len(self.indices), len(self.indices) + len(whole)))
-            self.indices += [self.indices[i][part] for i in whole]
+        if given.shape[1:] != piece.shape[1:] or not given.dim():
+            return
+        part = (len(given), start, len(piece))
+        if given not in self.made_of:
+            self.parts[piece] = part
+            return
+        self.made_of[piece], whole = self.made_of[given], [self.picks[i] for i in self.rows.get(given, NONE)]
+        self.rows[piece] = frozenset(range(len(self.picks), len(self.picks) + len(whole)))
+        self.picks += [Rows(each.indices[start : start + len(piece)], each.site, part) for each in whole]
 
     def rows_of(self, given: Tensor, name: str) -> frozenset[int]:
         """Those of which it can be told that the first dimension of what a function returns are still the rows."""
         same = name in BY_ROWS or given.shape[:1].numel() not in given.shape[1:]
         return self.rows.get(given, NONE) if same else NONE
 
-    def judge(self, live: Tensor, target: Tensor) -> str:
+    def judge(self, live: Tensor, target: Tensor) -> tuple[str, CallSite | None] | None:
+        """What is wrong with a target, and where; None of the line of the loss."""
         made_of, number = self.made_of.get(live, NONE), self.noise.get(target)
         alike = [i for i in made_of & self.added if self.shapes[i] == target.shape]
         if number is not None and number not in made_of and len(target) > 1 and alike:
-            return "it is noise that the prediction was not given: that was given other noise"
+            return "it is noise that the prediction was not given: that was given other noise", None
         mine, others = (
-            [self.indices[i] for i in self.rows.get(each, NONE) if len(self.indices[i]) == len(live) > 1]
+            [self.picks[i] for i in self.rows.get(each, NONE) if len(self.picks[i].indices) == len(live) > 1]
             for each in (live, target)
         )
-        if mine and others and self.are_known and not any(torch.equal(one, two) for one in mine for two in others):
-            return "its rows were drawn apart from those of the input"
-        return ""
+        if not mine or not self.are_known:
+            return None
+        if others and not any(torch.equal(one.indices, two.indices) for one in mine for two in others):
+            return "its rows were drawn apart from those of the input", others[0].site
+        part = self.parts.get(target)
+        if part is not None and all(each.part == part for each in mine) and bool((target != target[0]).any()):
+            return "its rows are in their first order, and those of the input in another one", mine[0].site
+        return None
 
     def at_backward(self, roots: list[Tensor]) -> None:
         nodes = above_the_model(roots) if self.found else set()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import NETWORKS, Reader, argument, tensors_in
 from gradlab.watch.readers.loss_arguments import are_shares
@@ -37,10 +37,10 @@ class ShareAxes(Reader):
 
     def forget(self) -> None:
         self.shares: Any = WeakTensorKeyDictionary()
-        """Tensor that is such weights, in whatever shape -> whether queries and keys are where the product of both,
-        from which they come, has them."""
+        """Tensor that is such weights, in whatever shape -> the line of the softmax, and whether queries and keys are
+        where the product of both, from which they come, has them."""
         self.products: Any = WeakTensorKeyDictionary()
-        """Product with such weights -> the weights."""
+        """Product with such weights -> the weights, and that line."""
         self.classes: Any = WeakTensorKeyDictionary()
         """(N, ..., C) that sums to 1 over the first dimension, or its logarithm, or (M, C) of it -> the line."""
         self.samples: set[int] = set()
@@ -60,15 +60,21 @@ class ShareAxes(Reader):
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if not isinstance(result, Tensor) or not result.requires_grad:
+        if not isinstance(result, Tensor):
+            return
+        if not result.requires_grad:
+            if name in ("softmax", "log_softmax"):  # of a teacher
+                self.follow_rows(name, result)
             return
         given = [each for each in args if isinstance(each, Tensor)]
         self.follow_gates(name, given, result)
+        if name == "kl_div" and len(given) == 2 and given[0].shape == given[1].shape and given[0].dim() > 1:
+            self.judge_divergence(given, [True, bool(argument(args, kwargs, 5, "log_target"))])
         if name.endswith("_loss") or "entropy" in name:
             self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
         elif name in ("softmax", "log_softmax"):
             if name == "softmax":
-                self.shares[result] = bool(given) and compared(given[0]) is not None
+                self.shares[result] = call_site(), bool(given) and compared(given[0]) is not None
             self.follow_rows(name, result)
         elif (
             given
@@ -81,20 +87,22 @@ class ShareAxes(Reader):
         elif any(each in self.sums for each in given) and name in TURNS | NORMS | DIVISIONS | PRODUCTS:
             self.follow_sum(name, given, result)
         elif len(given) == 1 and name in TURNS and given[0] in self.shares:
-            self.shares[result] = self.shares[given[0]] and name not in EXCHANGES
+            site, placed = self.shares[given[0]]
+            self.shares[result] = site, placed and name not in EXCHANGES
         elif len(given) == 2 and name in PRODUCTS:
             known = [each for each in given if each in self.shares and each.dim() == result.dim()]
             if len(known) == 1:
-                self.products[result] = known[0].detach()
+                self.products[result] = known[0].detach(), self.shares[known[0]][0]
         elif name == "sum" and given and given[0] in self.products:
             dim = argument(args, kwargs, 1, "dim")
             if isinstance(dim, int):
-                self.judge(result, self.products[given[0]], dim % given[0].dim())
+                self.judge(result, *self.products[given[0]], dim % given[0].dim())
         elif name in MATMULS and len(given) == 2:
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:
-                    queries = each.dim() - 2 if i == 0 and self.shares[each] else None
-                    self.judge(result, each.detach(), each.dim() - 1 - i, queries)
+                    site, placed = self.shares[each]
+                    queries = each.dim() - 2 if i == 0 and placed else None
+                    self.judge(result, each.detach(), site, each.dim() - 1 - i, queries)
 
     def follow_rows(self, name: str, result: Tensor) -> None:
         """Does a softmax go over the first dimension, and not over another?"""
@@ -127,18 +135,29 @@ class ShareAxes(Reader):
         elif name in NORMS or (others and (name in DIVISIONS or are_inverse(others[0], rows))):
             self.found = [each for each in self.found if each is not found]
 
-    def judge(self, total: Tensor, weights: Tensor, summed: int, queries: int | None = None) -> None:
-        """total: the sum. summed: the dimension that is added up. queries: the other one of a product of matrices."""
+    def judge(
+        self, total: Tensor, weights: Tensor, site: CallSite | None, summed: int, queries: int | None = None
+    ) -> None:
+        """total: the sum. site: the line of the softmax. summed: the dimension that is added up. queries: the other one
+        of a product of matrices."""
         if are_shares(weights, summed) or weights.shape[summed] < 2:
             return
-        words = f"the weights of the sum over dimension {summed} sum to 1 over dimension"
+        words = f"the weights of the sum over dimension {summed} at {format_site(call_site())} sum to 1 over dimension"
         if summed and len(weights) > 1 and are_shares(weights, 0):
-            self.found.append((len(weights), call_site(), f"{words} 0, the samples"))
+            self.found.append((len(weights), site, f"{words} 0, the samples"))
         elif queries is not None and weights.shape[queries] == weights.shape[summed] and are_shares(weights, queries):
-            self.found.append((0, call_site(), f"{words} {queries}"))
+            self.found.append((0, site, f"{words} {queries}"))
         else:
             return
         self.sums[total] = self.found[-1], weights.sum(summed)
+
+    def judge_divergence(self, sides: list[Tensor], logarithms: list[bool]) -> None:
+        """Does one side sum to 1 over the samples alone, and the other one over the classes?"""
+        shares = [each.detach().exp() if log else each.detach() for each, log in zip(sides, logarithms, strict=True)]
+        for side, own, other in zip(sides, shares, reversed(shares), strict=True):
+            if side in self.classes and are_shares(other, -1) and not are_shares(own, -1) and are_shares(own, 0):
+                words = "one side of the divergence sums to 1 over dimension 0, the samples, the other over the classes"
+                self.found.append((0, self.classes[side], words))
 
     def end(self) -> Iterator[Violation]:
         known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]

@@ -79,7 +79,9 @@ class ZeroGradients:
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         outputs = [each for each in tensors_in([result]) if each.requires_grad]
         inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.requires_grad]
-        if not outputs or not inputs or name in ("backward", "__get__") or not torch.is_grad_enabled():
+        if not outputs or not inputs or name == "backward" or not torch.is_grad_enabled():
+            return
+        if name == "__get__" and not outputs[0]._is_view():  # .T is one, and .grad is none
             return
         reached = [self.reached_by(each) for each in inputs]
         if not any(reached):

@@ -14,8 +14,9 @@ import torch
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.source_lines import setting_line
+from gradlab.watch.source_lines import assignment_line, setting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
+from gradlab.watch.tracking.schedule_lengths import schedule_lengths
 
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
@@ -38,6 +39,8 @@ IDLE = 3
 """Steps of a schedule since the latest step of its optimizer."""
 LIVES = 5
 """Schedules of one optimizer that are made one after the other: training has fewer stages."""
+PARTS = 4
+"""Times that the steps of each of them are fewer than those that it was made for."""
 LATER = (torch.optim.lr_scheduler.ReduceLROnPlateau, torch.optim.swa_utils.SWALR)
 """Kinds of schedules that begin to step some time into the training."""
 
@@ -68,21 +71,36 @@ class Life:
     site: CallSite | None
     start: float
     """Learning rate before its first step."""
+    length: int
+    """Steps until its end; 0 where it is not known."""
+    made: CallSite | None
+    """The line that makes it, where a running function holds it."""
+    steps: int = 0
     end: float = 0.0
-    """After its latest."""
+    """Learning rate after its latest step."""
+
+
+def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
+    """As it steps first. first: it is the first one of its optimizer."""
+    lengths = schedule_lengths(schedule) if not hasattr(schedule, "lr_lambdas") else ()  # these hold other numbers too
+    length = max(lengths, default=0)
+    return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), length, assignment_line(schedule) if first else None)
 
 
 def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
     """At the end: do schedules that replace each other begin their warm-up again, or never come to change anything?
 
-    Cycles that fall, and rise with the next schedule, are restarts.
+    Cycles that fall, and rise with the next schedule, are restarts, if each comes to its end.
     """
     if len(lives) < LIVES or len({(life.kind, life.site) for life in lives}) > 1:
         return
+    site, times = lives[0].made or lives[0].site, f"{len(lives)} times"
     if all(life.start == life.end == lives[0].start for life in lives):
-        yield "schedule-made-anew", lives[0].site, f"{len(lives)} times, and the learning rate never changes"
+        yield "schedule-made-anew", site, f"{times}, and the learning rate never changes"
     elif all(one.start < one.end > two.start for one, two in pairwise(lives)):
-        yield "schedule-made-anew", lives[0].site, f"{len(lives)} times, and each begins its warm-up again"
+        yield "schedule-made-anew", site, f"{times}, and each begins its warm-up again"
+    elif all(PARTS * life.steps <= life.length for life in lives):
+        yield "schedule-made-anew", site, f"{times}, and each makes {lives[0].steps} of {lives[0].length} steps"
 
 
 def rate_of(optimizer: Any) -> float:
@@ -121,7 +139,7 @@ def doubled(
         same = type(one) is type(two) and number == times >= IDLE and settings(one) == settings(two)
         if without and tracker is other and same and tracker.rates.changes:
             detail = f"optimizer {tracker.index} has two that are alike"
-            yield without[0], ("schedule-of-another-optimizer", site, detail)
+            yield without[0], ("schedule-of-another-optimizer", assignment_line(two) or site, detail)
             return
 
 
@@ -197,16 +215,19 @@ def set_by_hand(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Vi
             yield name, line or site, *rest  # type: ignore[misc]
 
 
-def counts_epochs(schedule: Any, steps: int, updates: int, lengths: Callable[[], list[int | None]]) -> bool:
+def counts_epochs(
+    schedule: Any, steps: int, updates: int, is_low: bool, lengths: Callable[[], list[int | None]]
+) -> bool:
     """As it steps beyond its end, and its rate rises again: is that end the number of rounds of an outer loop?
 
     It must be stepped at each update: folds of a few epochs may be as many as its own.
 
-    lengths: rounds of the loops that run, the innermost first; asked once.
+    is_low: whether the rate is nearly nothing. lengths: rounds of the loops that run, the innermost first; asked once.
     """
-    if type(schedule) is not torch.optim.lr_scheduler.CosineAnnealingLR or steps != schedule.T_max + 1:
-        return False
-    return 0 <= updates - steps + 1 <= 1 and schedule.T_max in lengths()[1:]
+    last = getattr(schedule, "_schedulers", [schedule])[-1]
+    at_end = is_low or type(last) is torch.optim.lr_scheduler.CosineAnnealingLR
+    known = at_end and 0 <= updates - steps + 1 <= 1 and steps - 1 in schedule_lengths(schedule)
+    return known and steps - 1 in lengths()[1:]
 
 
 def idle_schedules(

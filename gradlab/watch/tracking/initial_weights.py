@@ -53,9 +53,9 @@ class InitialWeights:
         return found
 
 
-def is_uniform(p: Tensor) -> bool:
-    """Whether elements are spread evenly between a bound and its negative, as linear and convolutional layers of
-    PyTorch begin: training rounds off these edges."""
+def is_drawn(p: Tensor) -> bool:
+    """Whether elements are as layers of PyTorch draw them: spread evenly between a bound and its negative, or normal
+    with a variance of 1, as those of embeddings. Training rounds off the edges, and changes the variance."""
     if p.dim() < 2 or p.numel() < LEAST or not p.is_floating_point():
         return False
     squares = p.detach().double().square()
@@ -63,5 +63,6 @@ def is_uniform(p: Tensor) -> bool:
     if not mean > 0:
         return False
     edge, flat = float(squares.max()) / mean, float(squares.square().mean()) / mean**2
-    error = 3 / p.numel() ** 0.5  # three standard errors of the mean square
-    return bool(abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error)
+    error = 3 / p.numel() ** 0.5  # about three standard errors of the mean square, or two of a normal one
+    normal = abs(mean - 1) < error and abs(flat / 3 - 1) < 2 * error
+    return normal or bool(abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error)

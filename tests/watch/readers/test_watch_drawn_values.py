@@ -31,6 +31,14 @@ def other_rows(m, x, y):
     return F.cross_entropy(m.last(x[order[:8]]), y[other[:8]])  # here
 
 
+def drawn_in_a_function(m, x, y):
+    def sample():
+        return x[torch.randint(16, (8,))], y[torch.randint(16, (8,))]  # here
+
+    x, y = sample()
+    return F.cross_entropy(m.last(x), y)
+
+
 def faults_of(loss, tmp_path):
     torch.manual_seed(0)
     model = nn.ModuleDict({"same": nn.Linear(8, 8), "last": nn.Linear(8, 4)})
@@ -45,7 +53,7 @@ def faults_of(loss, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [other_noise, other_noise_squared, other_rows])
+@pytest.mark.parametrize("loss", [other_noise, other_noise_squared, other_rows, drawn_in_a_function])
 def test_what_was_drawn_twice_is_not_the_same(loss, tmp_path):
     assert faults_of(loss, tmp_path) == [("unrelated-target", marked(loss))]
 
@@ -58,6 +66,36 @@ def sliced_apart(*tables):
     return [[table[i : i + 16] for i in range(0, 64, 16)] for table in (t[torch.randperm(64)] for t in tables)]
 
 
+def left_in_order(x, y):
+    """As `zip(x[order].split(16), y.split(16))`: the labels are not shuffled."""
+    order = torch.randperm(64)
+    return x[order].split(16), [y[i : i + 16].float().long() for i in range(0, 64, 16)]  # here
+
+
+def both_left_in_order(x, y):
+    _ = x[torch.randperm(64)]
+    return x.split(16), y.split(16)
+
+
+def of_the_shuffled_input(x, y):
+    x = x[torch.randperm(64)]
+    return x.split(16), x[:, :4].argmax(1).split(16)
+
+
+def shuffled_within_each_part(x, y):
+    order = torch.randperm(16)
+    return [part[order] for part in x.split(16)], [part[order] for part in y.split(16)]
+
+
+def neighbours_of_each_part(x, y):
+    """As a batch mixed with itself: the labels of both are used."""
+    return [0.9 * part + 0.1 * part[torch.randperm(16)] for part in x.split(16)], y.split(16)
+
+
+def one_label(x, y):
+    return x[torch.randperm(64)].split(16), torch.zeros_like(y).split(16)
+
+
 def split_together(*tables):
     order = torch.randperm(64)
     return [table[order].split(16) for table in tables]
@@ -68,7 +106,11 @@ def picked_together(*tables):
     return [[table[order[i : i + 16]] for i in range(0, 64, 16)] for table in tables]
 
 
-@pytest.mark.parametrize("pieces", [split_apart, sliced_apart, split_together, picked_together])
+TABLES = [split_apart, sliced_apart, left_in_order, split_together, picked_together, both_left_in_order]
+TABLES += [of_the_shuffled_input, shuffled_within_each_part, neighbours_of_each_part, one_label]
+
+
+@pytest.mark.parametrize("pieces", TABLES)
 def test_tables_that_are_shuffled_before_an_epoch(pieces, tmp_path):
     torch.manual_seed(0)
     model, x, y = nn.Linear(8, 4), torch.randn(64, 8), torch.randint(4, (64,))
@@ -80,7 +122,9 @@ def test_tables_that_are_shuffled_before_an_epoch(pieces, tmp_path):
                 F.cross_entropy(model(part), labels).backward()
                 optimizer.step()
     assert not w.broken
-    assert [f.name for f in w.faults] == ["unrelated-target"] * pieces.__name__.endswith("apart")
+    assert [f.name for f in w.faults] == ["unrelated-target"] * (pieces in TABLES[:3])
+    if pieces is left_in_order:
+        assert w.faults[0].site[1] == marked(pieces)
 
 
 def same_noise(m, x, y):

@@ -11,18 +11,18 @@ import gradlab
 
 
 def pooled(m, x, y, dim=0, other=1):
-    shares = m.score(x).softmax(dim=dim)
-    return (shares * x).sum(dim=other)  # here
+    shares = m.score(x).softmax(dim=dim)  # here
+    return (shares * x).sum(dim=other)
 
 
 def pooled_by_product(m, x, y, dim=0):
-    shares = m.score(x).softmax(dim).transpose(1, 2)
-    return (shares @ x)[:, 0]  # here
+    shares = m.score(x).softmax(dim).transpose(1, 2)  # here
+    return (shares @ x)[:, 0]
 
 
 def pooled_by_name(m, x, y, dim=0):
-    shares = m.score(x).softmax(dim=dim)
-    return torch.sum(input=shares * x, dim=1)  # here
+    shares = m.score(x).softmax(dim=dim)  # here
+    return torch.sum(input=shares * x, dim=1)
 
 
 def attended(m, x, y, dim=-2):
@@ -150,7 +150,18 @@ def flattened(out, y, dim):
     return -(shares[torch.arange(16), y] + 1e-9).log().mean()
 
 
-@pytest.mark.parametrize("loss", [by_index, by_gathering, flattened])
+def of_a_teacher(out, y, dim):
+    known = (3.0 * F.one_hot(y, 4)).softmax(dim)  # here
+    return F.kl_div(out.log_softmax(1), known, reduction="batchmean")
+
+
+def of_a_student(out, y, dim):
+    known = (3.0 * F.one_hot(y, 4)).log_softmax(1)
+    mine = F.log_softmax(out, dim=dim)  # here
+    return F.kl_div(mine, known, reduction="batchmean", log_target=True)
+
+
+@pytest.mark.parametrize("loss", [by_index, by_gathering, flattened, of_a_teacher, of_a_student])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_classes_that_are_normalised_over_the_samples(loss, dim, tmp_path):
     torch.manual_seed(0)
@@ -163,3 +174,12 @@ def test_classes_that_are_normalised_over_the_samples(loss, dim, tmp_path):
             optimizer.step()
     assert not w.broken
     assert [(f.name, f.site[1]) for f in w.faults] == ([] if dim else [("softmax-axis", marked(loss))])
+
+
+def test_a_divergence_of_two_orders_of_samples(tmp_path):
+    def over_the_samples(m, x, y):
+        known = (3.0 * F.one_hot(y, 4)).softmax(0)
+        divergence = F.kl_div(m.last(x[:, 0]).log_softmax(0), known, reduction="sum")
+        return m.last(x[:, 0]) + divergence
+
+    assert faults_of(over_the_samples, tmp_path) == []

@@ -23,6 +23,10 @@ def low_rank(m, x, y, i):
     return F.cross_entropy(m.whole(x) + x @ m.down @ m.up, y)  # here
 
 
+def low_rank_turned(m, x, y, i):
+    return F.cross_entropy(m.whole(x) + F.linear(F.linear(x, m.down.T), m.up.mT), y)  # here
+
+
 def dead(m, x, y, i):
     m.whole[0].bias.data.fill_(-100.0)
     hidden = m.whole[0](x)
@@ -67,12 +71,12 @@ def watched(loss, tmp_path, **given):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [low_rank, dead, cancelled])
+@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, dead, cancelled])
 def test_a_gradient_that_is_always_zero(loss, tmp_path):
     found = watched(loss, tmp_path)
     assert ("zero-gradient", marked(loss)) in found and {line for _, line in found} == {marked(loss)}
 
 
-@pytest.mark.parametrize("loss", [low_rank, behind_a_gate, later, switched_off, differences])
+@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, behind_a_gate, later, switched_off, differences])
 def test_a_gradient_that_begins_at_zero_or_is_switched_off(loss, tmp_path):
     assert not watched(loss, tmp_path, first=1.0)

@@ -181,8 +181,9 @@ def test_who_has_learnt_nothing_is_wrong_more_often(first, last, loss, wrong):
 def test_two_schedules_of_one_optimizer_and_none_of_the_other(how, tmp_path):
     model = net()
     one, two = SGD(model[0].parameters(), 0.1), SGD(model[2].parameters(), 0.1)
-    made = [schedules.ExponentialLR(one, 0.9)]
-    made += [schedules.ExponentialLR(two if how == "each" else one, 0.8 if how == "differently" else 0.9)]
+    first = schedules.ExponentialLR(one, 0.9)
+    line = inspect.currentframe().f_lineno + 1
+    second = schedules.ExponentialLR(two if how == "each" else one, 0.8 if how == "differently" else 0.9)
     with gradlab.watch(model, [one, two], folder=tmp_path, quiet=True) as watch:
         for epoch in range(6):
             for batch in batches(8, seed=epoch):
@@ -190,10 +191,10 @@ def test_two_schedules_of_one_optimizer_and_none_of_the_other(how, tmp_path):
                 loss_of(model, batch).backward()
                 one.step()
                 two.step()
-            for schedule in made:
-                schedule.step()
-    found = [(f.name, f.optimizer) for f in watch.faults if f.name.startswith("schedule")]
-    assert not watch.broken and found == [("schedule-of-another-optimizer", 1)] * (how == "twice")
+            first.step()
+            second.step()
+    found = [(f.name, f.optimizer, f.site[1]) for f in watch.faults if f.name.startswith("schedule")]
+    assert not watch.broken and found == [("schedule-of-another-optimizer", 1, line)] * (how == "twice")
 
 
 @pytest.mark.parametrize("how", ["replaced", "discovered", "never", "copied", "scheduled", "shared", "briefly"])
@@ -230,6 +231,7 @@ def rising(optimizer):
 ANEW = {
     "unchanged": (lambda o: schedules.StepLR(o, 5), True),
     "rising": (rising, True),
+    "hardly begun": (lambda o: schedules.CosineAnnealingLR(o, 32), True),
     "restarts": (lambda o: schedules.CosineAnnealingLR(o, 8), False),
     "chained": (lambda o: schedules.ExponentialLR(o, 0.9), False),
 }
@@ -244,15 +246,17 @@ def test_a_schedule_that_is_made_anew(kind, once, tmp_path):
     schedule = make(optimizer)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         for epoch in range(5):
-            schedule = schedule if once else make(optimizer)
+            line = inspect.currentframe().f_lineno + 2
+            if not once:
+                schedule = make(optimizer)
             for i, batch in enumerate(batches(8, seed=epoch)):
                 optimizer.zero_grad()
                 loss_of(model, batch).backward()
                 optimizer.step()
-                if kind in ("rising", "restarts") or i == 7:
+                if kind in ("rising", "restarts", "hardly begun") or i == 7:
                     schedule.step()
     assert not watch.broken
-    assert [f.name for f in watch.faults] == ["schedule-made-anew"] * (is_wrong and not once)
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("schedule-made-anew", line)] * (is_wrong and not once)
 
 
 def test_a_schedule_of_micro_batches_is_not_too_short_as_well(tmp_path):
@@ -276,12 +280,26 @@ def test_an_accuracy_that_comes_to_few_values_under_a_schedule_that_minimises_it
         assert bool(list(plateaus.contrary("min", seen, None, None))) == wrong
 
 
+def warmed_up(optimizer, length):
+    parts = [schedules.LinearLR(optimizer, 0.1, total_iters=2), schedules.CosineAnnealingLR(optimizer, length - 2)]
+    return schedules.SequentialLR(optimizer, parts, [2])
+
+
+FALLING = {
+    "cosine": schedules.CosineAnnealingLR,
+    "warmed up": warmed_up,
+    "by hand": lambda o, length: schedules.LambdaLR(o, lambda s: 0.5 + 0.5 * math.cos(math.pi * s / length)),
+    "to a half": lambda o, length: schedules.LambdaLR(o, lambda s: 0.75 + 0.25 * math.cos(math.pi * s / length)),
+}
+
+
+@pytest.mark.parametrize("kind", FALLING)
 @pytest.mark.parametrize(("epochs", "length", "each_batch"), [(10, 10, True), (10, 10, False), (8, 10, True)])
-def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, length, each_batch, tmp_path):
+def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, length, each_batch, kind, tmp_path):
     """Its rate rises again; where its length is not that of the epochs, it may be one of several cycles."""
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
-    schedule = schedules.CosineAnnealingLR(optimizer, T_max=length)
+    schedule = FALLING[kind](optimizer, length)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         for _epoch in range(1, epochs + 1):
             for batch in batches(5):
@@ -294,7 +312,8 @@ def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, lengt
             if not each_batch:
                 schedule.step()
     found = [(f.name, f.site[1], f.update) for f in watch.faults]
-    assert found == [("schedule-too-short", line, 12)] * (each_batch and epochs == length)
+    wrong = each_batch and epochs == length and kind != "to a half"
+    assert found == [("schedule-too-short", line, 12)] * wrong
 
 
 PROGRAM = """

@@ -24,7 +24,8 @@ INDICES = {"randint", "randperm", "multinomial"}
 PICKS = {"__getitem__", "index_select"}
 DISTANCES = {"pow", "__pow__", "square", "abs"}
 BY_ROWS = {"linear", "conv1d", "conv2d", "relu", "tanh", "sigmoid", "gelu", "silu", "leaky_relu", "elu", "dropout"}
-BY_ROWS |= {"layer_norm", "batch_norm", "float", "long", "unsqueeze", "squeeze", "to", "view", "reshape", "mul", "__mul__", *PICKS, *SUMS}
+BY_ROWS |= {"layer_norm", "batch_norm", "float", "long", "to", "view", "reshape", "squeeze", "unsqueeze"}
+BY_ROWS |= {"mul", "__mul__", *PICKS, *SUMS}
 """Functions that leave each row in its place."""
 PIECES = {"split", "split_with_sizes", "chunk", "tensor_split"}
 ORDERS = {"argsort", "sort", "topk"}
@@ -93,9 +94,10 @@ class DrawnValues:
             return
         if name == "__getitem__" and isinstance(args[1], slice) and args[1].step in (None, 1):
             self.note_piece(inputs[0], result, args[1].indices(len(args[0]))[0])
-        elif len(inputs) == 1 and inputs[0] in self.parts and name in BY_ROWS:
-            if result.shape[:1] == inputs[0].shape[:1]:
-                self.parts[result] = self.parts[inputs[0]]
+        elif (
+            name in BY_ROWS and len(inputs) == 1 and inputs[0] in self.parts and result.shape[:1] == inputs[0].shape[:1]
+        ):
+            self.parts[result] = self.parts[inputs[0]]
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
         if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False

@@ -33,7 +33,7 @@ class GradientReads(Reader):
         self.seen = False
         """Whether the loop looked at gradients before they were zeroed, or at those of anything else."""
         self.writes: dict[int, CallSite | None] = {}
-        """Address of a tensor -> where it was written to the last time."""
+        """Address of a tensor -> where it was written to the last time, or made."""
         self.run: set[int] = set()
         """ids of weights that products with activations were computed of."""
 
@@ -42,6 +42,7 @@ class GradientReads(Reader):
         if self.following:
             hooked = [*tracker.params, *(part for model in self.models for part in model.modules())]
             self.tracker, self.writes, self.run = tracker, {}, set()
+            self.shapes = {p.shape for p in tracker.params if p.dim()}
             self.seen = any(getattr(each, name, None) for each in hooked for name in HOOKED)
         return self.following
 
@@ -58,6 +59,10 @@ class GradientReads(Reader):
             written = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
             dense = [each for each in written if type(each) in WRITTEN and each.layout is torch.strided]
             self.writes |= {each.data_ptr(): call_site() for each in dense}
+        elif type(result) is torch.Tensor and result.shape in self.shapes and result.layout is torch.strided:
+            address = result.data_ptr()
+            if all(address != each.data_ptr() for each in tensors_in(args) if each.layout is torch.strided):
+                self.writes[address] = call_site()
 
     def note_read(self, tensor: Any) -> None:
         """Of a gradient, by anything but the zeroing itself and this package."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradlab.watch.events import Violation
 from gradlab.watch.source_lines import making_line
-from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
+from gradlab.watch.tracking.initial_weights import InitialWeights, is_normal, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 LONG = 100
@@ -36,7 +36,7 @@ class Part:
     def is_new(self) -> bool:
         """Whether most of it is as a layer draws it."""
         sizes = [p.numel() for p in self.weights]
-        return 2 * sum(p.numel() for p in self.weights if is_uniform(p)) >= sum(sizes) > 0
+        return 2 * sum(p.numel() for p in self.weights if is_uniform(p) or is_normal(p)) >= sum(sizes) > 0
 
 
 def at_end(

@@ -83,8 +83,8 @@ class Life:
 def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
     """As it steps first. first: it is the first one of its optimizer."""
     lengths = schedule_lengths(schedule) if not hasattr(schedule, "lr_lambdas") else ()  # these hold other numbers too
-    length = max(lengths, default=0)
-    return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), length, assignment_line(schedule) if first else None)
+    made = assignment_line(schedule) if first else None
+    return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), max(lengths, default=0), made)
 
 
 def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,45 +41,50 @@ class Follower:
 
 
 class Followers:
-    """Compares all parameters that exist before and after what the loop does between two steps."""
+    """Compares all parameters that exist, and tensors of their shapes, before and after what the loop does between two
+    steps."""
 
     def __init__(self, trackers: Sequence[OptimizerTracker]) -> None:
         self.trackers = trackers
-        self.existing: list[weakref.ref[torch.Tensor]] | None = None
-        self.before: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        """Optimizer index -> parameters, and their elements after its step."""
+        self.places: list[Callable[[], torch.Tensor | None]] = []
+        """What is compared: tensors, and the values of lists and dictionaries, which may be other tensors each time."""
+        self.before: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        """Optimizer index -> numbers of places, and the elements there after its step."""
         self.found: dict[int, list[dict[int, Follower]]] = {}
-        """Optimizer index -> for each check, id of a weight -> how it follows."""
+        """Optimizer index -> for each check, number of a place -> how it follows."""
 
     def after_step(self, tracker: OptimizerTracker) -> bool:
         """Whether the next update is a check that needs the line at which weights are written."""
         if tracker.attempts not in CHECKED or tracker.sharded:
             return False
-        if self.existing is None:
-            known = [p for p in gc.get_objects() if type(p) is nn.Parameter and p.numel() >= LEAST][:MOST]
-            self.existing = [weakref.ref(p) for p in known if p.is_floating_point() and not p.is_meta]
-        params = [p for reference in self.existing if (p := reference()) is not None]
-        self.before[tracker.index] = [(p, elements(p).clone()) for p in params]
+        if not self.places:
+            shapes = {p.shape for t in self.trackers for p in t.params if p.numel() >= LEAST}
+            self.places = list(places_of(gc.get_objects(), shapes))[:MOST]
+        now = [(i, p) for i, place in enumerate(self.places) if (p := place()) is not None]
+        self.before[tracker.index] = [(i, elements(p).clone()) for i, p in now]
         return tracker.attempts == CHECKED[-1] and all(self.found.get(tracker.index, [{}]))
 
     def before_step(self, tracker: OptimizerTracker) -> bool:
         """Before the next one; whether this was the last check."""
-        if (before := self.before.pop(tracker.index, None)) is None:
+        if (kept := self.before.pop(tracker.index, None)) is None:
             return False
-        before = [(p, old) for p, old in before if alike(elements(p), old)]
+        now = [(i, p, old) for i, old in kept if (p := self.places[i]()) is not None]
+        before = [(i, p, old) for i, p, old in now if alike(elements(p), old)]
         held = {id(p) for t in self.trackers for p in t.params}
-        moved = flags([(old != elements(p)).any() for p, old in before])
+        moved = flags([(old != elements(p)).any() for _, p, old in before])
         leaders: dict[torch.Size, list[torch.Tensor]] = {}
-        for (p, _), has_moved in zip(before, moved, strict=True):
+        for (_, p, _), has_moved in zip(before, moved, strict=True):
             if not has_moved:
                 leaders.setdefault(p.shape, []).append(p)
-        each = [
-            follower(tracker, p, old, leaders.get(p.shape, ()), held)
-            for (p, old), has_moved in zip(before, moved, strict=True)
+        each = {
+            i: follower(tracker, p, old, leaders.get(p.shape, ()), held)
+            for (i, p, old), has_moved in zip(before, moved, strict=True)
             if has_moved
-        ]
-        self.found.setdefault(tracker.index, []).append({id(f.weight): f for f in each if f is not None})
-        return tracker.attempts == CHECKED[-1]
+        }
+        self.found.setdefault(tracker.index, []).append({i: f for i, f in each.items() if f is not None})
+        if is_last := tracker.attempts == CHECKED[-1]:
+            self.places = self.places if self.before else []  # lists and dictionaries are kept until then
+        return is_last
 
     def constant(self, tracker: OptimizerTracker) -> Iterator[Follower]:
         """Weights that followed by the same share in all checks."""
@@ -86,6 +93,28 @@ class Followers:
             rests = [1 - check[key].share for check in checks]
             if max(rests) < 1.05 * min(rests):
                 yield checks[-1][key]
+
+
+def places_of(objects: Sequence[Any], shapes: set[torch.Size]) -> Iterator[Callable[[], torch.Tensor | None]]:
+    """Parameters, and the values of lists and dictionaries of tensors that have the shapes of weights."""
+    for each in objects:
+        if type(each) is nn.Parameter and each.numel() >= LEAST and each.is_floating_point() and not each.is_meta:
+            yield weakref.ref(each)
+    for each in objects:
+        if type(each) in (list, dict) and each:
+            first = each[0] if type(each) is list else next(iter(each.values()))
+            if type(first) is torch.Tensor and not first.requires_grad:
+                pairs = list(enumerate(each) if type(each) is list else each.items())
+                yield from (partial(value_at, each, key) for key, p in pairs if is_like_weights(p, shapes))
+
+
+def value_at(holder: Any, key: Any) -> torch.Tensor | None:
+    value = holder.get(key) if type(holder) is dict else holder[key] if key < len(holder) else None
+    return value if type(value) is torch.Tensor else None
+
+
+def is_like_weights(p: Any, shapes: set[torch.Size]) -> bool:
+    return type(p) is torch.Tensor and p.shape in shapes and p.is_floating_point() and not p.requires_grad
 
 
 def alike(one: torch.Tensor, two: torch.Tensor) -> bool:

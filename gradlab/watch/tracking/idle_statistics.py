@@ -16,8 +16,6 @@ from gradlab.watch.events import Violation
 from gradlab.watch.tracking.followers import alike
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
-OFTEN = 2
-"""Updates between which such a layer is used, each time with other weights."""
 MAX_LOOKS = 1000
 """Times that their weights are compared: reading them waits for the device."""
 
@@ -30,8 +28,8 @@ class IdleStatistics:
         self.hook: Callable[..., None] | None = None
         """Registers a guarded hook."""
         self.looks = 0
-        self.layers: WeakKeyDictionary[_BatchNorm, tuple[Tensor, int, CallSite | None]] = WeakKeyDictionary()
-        """Layer -> its weight when it was seen last, how often it had moved until then, and where it ran."""
+        self.layers: WeakKeyDictionary[_BatchNorm, tuple[Tensor, bool, CallSite | None]] = WeakKeyDictionary()
+        """Layer -> its weight when it was seen last, whether it had moved until then, and where it ran."""
 
     def after_step(self, tracker: OptimizerTracker) -> None:
         """Once the optimizer has made as many steps as before the first check."""
@@ -52,16 +50,15 @@ class IdleStatistics:
         """Such a layer is used."""
         before, moved, _site = self.layers[layer]
         self.looks += 1
-        if self.looks > MAX_LOOKS or moved == OFTEN or layer.training or not alike(before, layer.weight):
+        if self.looks > MAX_LOOKS or moved or layer.training or not alike(before, layer.weight):
             return
         if not torch.equal(before, layer.weight):
-            moved = moved + 1 if is_idle(layer) else 0  # some take the statistics of a test set, and forget them
             stack = [site for site in call_stack() if site[0].co_name != "forward"]
-            self.layers[layer] = layer.weight.detach().clone(), moved, stack[0] if stack else None
+            self.layers[layer] = layer.weight.detach().clone(), is_idle(layer), stack[0] if stack else None
 
     def at_end(self, writes: dict[int, CallSite | None]) -> Iterator[Violation]:
         """writes: address of a tensor -> where the loop writes to it between two steps."""
-        idle = [(layer, site) for layer, (_, moved, site) in self.layers.items() if moved >= OFTEN and is_idle(layer)]
+        idle = [(layer, site) for layer, (_, moved, site) in self.layers.items() if moved and is_idle(layer)]
         if idle:
             layer, site = idle[0]
             written = writes.get(layer.weight.data_ptr())

@@ -17,6 +17,8 @@ EDGE = 3.0
 """Largest square over the mean square, of a uniform distribution around zero."""
 FLAT = 1.8
 """Mean fourth power over the square of the mean square, of the same."""
+NORMAL = 3.0
+"""The same of a normal distribution."""
 
 
 class InitialWeights:
@@ -53,16 +55,25 @@ class InitialWeights:
         return found
 
 
-def is_drawn(p: Tensor) -> bool:
-    """Whether elements are as layers of PyTorch draw them: spread evenly between a bound and its negative, or normal
-    with a variance of 1, as those of embeddings. Training rounds off the edges, and changes the variance."""
+def is_uniform(p: Tensor) -> bool:
+    """Whether elements are spread evenly between a bound and its negative, as linear and convolutional layers of
+    PyTorch begin: training rounds off these edges."""
+    edge, flat = edge_and_flatness(p)
+    error = 3 / max(p.numel(), 1) ** 0.5  # three standard errors of the mean square
+    return abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error
+
+
+def is_normal(p: Tensor) -> bool:
+    """Whether elements are normal with a variance of 1, as embeddings of PyTorch begin."""
+    _edge, flat = edge_and_flatness(p)
+    error = (24 / max(p.numel(), 1)) ** 0.5  # of the kurtosis; that of the variance is less
+    return abs(flat - NORMAL) < 3 * error and abs(float(p.detach().double().square().mean()) - 1) < error
+
+
+def edge_and_flatness(p: Tensor) -> tuple[float, float]:
+    """Largest square and mean fourth power over the mean square and its square; zeros of what shows no distribution."""
     if p.dim() < 2 or p.numel() < LEAST or not p.is_floating_point():
-        return False
+        return 0.0, 0.0
     squares = p.detach().double().square()
     mean = float(squares.mean())
-    if not mean > 0:
-        return False
-    edge, flat = float(squares.max()) / mean, float(squares.square().mean()) / mean**2
-    error = 3 / p.numel() ** 0.5  # about three standard errors of the mean square, or two of a normal one
-    normal = abs(mean - 1) < error and abs(flat / 3 - 1) < 2 * error
-    return normal or bool(abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error)
+    return (float(squares.max()) / mean, float(squares.square().mean()) / mean**2) if mean > 0 else (0.0, 0.0)

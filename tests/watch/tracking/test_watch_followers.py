@@ -68,6 +68,38 @@ def exchanged(student, teacher, optimizer):
                 p.mul_(0.98).add_(q, alpha=0.02)  # here
 
 
+def written(kept, model, share):
+    for name, p in model.named_parameters():
+        kept[name].mul_(1 - share).add_(p.detach(), alpha=share)  # here
+
+
+def replaced(kept, model, share):
+    for name, p in model.named_parameters():
+        kept[name] = share * p.detach() + (1 - share) * kept[name]  # here
+
+
+def interpolated(kept, model, share):
+    kept["list"][:] = [old.lerp(p.detach(), share) for old, p in zip(kept["list"], model.parameters())]  # here
+
+
+@pytest.mark.parametrize("share", [0.99, 0.01, 1.0])
+@pytest.mark.parametrize("follow", [written, replaced, interpolated])
+def test_an_average_that_is_no_network(follow, share, tmp_path):
+    model = net()
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    if follow is interpolated:
+        kept = {"list": list(kept.values())}
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(52):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            follow(kept, model, share)
+    assert not watch.broken and not watch.loop.followers.places
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("average-inverted", marked(follow))] * (share == 0.99)
+
+
 SHARES = {
     "usual": lambda i: 0.01,
     "short": lambda i: 0.6,

@@ -1,6 +1,7 @@
 """Averages of networks with batch normalisation: their running statistics must follow too."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def evaluated(average):
         loss_of(average.eval(), next(batches(1)))
 
 
-def run(folder, update, evaluate=evaluated, average_of=copy.deepcopy, model_of=normalised):
+def run(folder, update, evaluate=evaluated, average_of=copy.deepcopy, model_of=normalised, at_end=False):
     model = model_of()
     average = average_of(model)
     optimizer = SGD(model.parameters(), 0.1)
@@ -42,7 +43,8 @@ def run(folder, update, evaluate=evaluated, average_of=copy.deepcopy, model_of=n
                 loss_of(model, batch).backward()
                 optimizer.step()
                 update(average, model)
-            evaluate(average)
+            if not at_end or epoch == 7:
+                evaluate(average)
     assert not watch.broken and not watch.loop.seen.switched_off
     return [(f.name, f.site[1]) for f in watch.faults]
 
@@ -50,6 +52,12 @@ def run(folder, update, evaluate=evaluated, average_of=copy.deepcopy, model_of=n
 def test_an_average_without_the_buffers(tmp_path):
     found = [("statistics-left-behind", marked(follow))]
     assert run(tmp_path, lambda average, model: follow(average, model, False)) == found
+
+
+@pytest.mark.parametrize("buffers", [True, False])
+def test_an_average_that_is_evaluated_once(buffers, tmp_path):
+    found = run(tmp_path, partial(follow, buffers=buffers), at_end=True)
+    assert found == [("statistics-left-behind", marked(follow))] * (not buffers)
 
 
 def recomputed(average):

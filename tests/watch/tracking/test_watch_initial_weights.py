@@ -10,7 +10,7 @@ from torch.optim import Adam
 from watched_loops import batches, loss_of, marked
 from watched_twins import Twins, watched
 
-from gradlab.watch.tracking.initial_weights import is_uniform
+from gradlab.watch.tracking.initial_weights import is_normal, is_uniform
 
 TWINS = Twins()
 right = TWINS.right
@@ -141,6 +141,35 @@ def test_a_group_whose_rate_is_far_below_that_of_another(slow, tmp_path):
     assert found == [("learning-rate-far-lower", marked(rates))] * (slow == 1e-5)
 
 
+def rates_of_tokens(watch, first=1.0, slow=1e-5):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(16, 16), nn.Flatten(), nn.Linear(128, 4))
+    model[0].weight.data.mul_(first)
+    optimizer = Adam([{"params": model[0].parameters(), "lr": slow}, {"params": model[2].parameters()}], 0.01)  # here
+    with watch(model, optimizer) as w:
+        for x, y in batches(104):
+            optimizer.zero_grad()
+            loss_of(model, ((4 * x).long().clamp(-8, 7) + 8, y)).backward()
+            optimizer.step()
+    return w
+
+
+def test_embeddings_whose_rate_is_far_below_that_of_the_rest(tmp_path):
+    found = [(f.name, f.site[1]) for f in rates_of_tokens(watched(tmp_path)).faults]
+    assert found == [("learning-rate-far-lower", marked(rates_of_tokens))]
+
+
+@right
+def embeddings_with_a_usual_rate(watch):
+    return rates_of_tokens(watch, slow=1e-3)
+
+
+@right
+def embeddings_of_another_size(watch):
+    """They may come from another training."""
+    return rates_of_tokens(watch, first=0.2)
+
+
 @right
 def a_pretrained_part_with_a_small_rate(watch):
     return rates(watch, pretrained(wide()), 1e-5)
@@ -224,5 +253,7 @@ def test_training_takes_weights_out_of_their_first_distribution():
     layers = [nn.Linear(16, 64), nn.Conv2d(4, 16, 3), nn.GRU(8, 16)]
     assert all(is_uniform(p) for layer in layers for p in layer.parameters() if p.dim() > 1)
     assert not any(is_uniform(p) for p in (torch.randn(64, 64), torch.zeros(64, 64), torch.eye(32)))
+    assert is_normal(torch.randn(64, 64)) and is_normal(nn.Embedding(20, 8).weight)
+    assert not any(map(is_normal, (0.5 * torch.randn(64, 64), torch.zeros(64, 64), layers[0].weight)))
     model = wide()
     assert is_uniform(model[0].weight) and not is_uniform(pretrained(model)[0].weight)

@@ -18,6 +18,7 @@ from gradlab.watch.events import ClipCall
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
+from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import calls
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -182,7 +183,8 @@ class ClippingObserver:
             elif unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
                 scaling = loop.scaler.enabled
                 if not unused or scaling or tracker.clips:  # else this is the first after a backward pass
-                    loop.add_violations(tracker, calls.at_clip(tracker, site, scaling, loop.forwards.count))
+                    found = calls.at_clip(tracker, site, scaling, loop.forwards.count)
+                    loop.add_violations(tracker, [(name, order_site(), *rest) for name, _, *rest in found])
             if unused:
                 if bound is None or bound != self.bound:
                     found = list(calls.at_bound(bound, site, self.resnet))

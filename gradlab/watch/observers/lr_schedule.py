@@ -9,11 +9,12 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import ScheduleStep
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
+from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
 from gradlab.watch.rules import plateaus
@@ -53,7 +54,7 @@ class ScheduleObserver:
         trackers = [t for t in self.loop.trackers if t.optimizer is optimizer]
         if not hasattr(optimizer, "param_groups"):
             return None
-        self.running, site = True, call_site()
+        self.running, site = True, order_site()
         self.note_idle(schedule, optimizer, trackers, site)
         rate_before = rules.rate_of(optimizer)
         explicit_epoch = len(args) > 1 or bool(kwargs)

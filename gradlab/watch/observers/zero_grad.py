@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
+from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, reach
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -40,7 +41,7 @@ class ZeroGradObserver:
         return self.zero_grad(self.loop.trackers)
 
     def zero_grad(self, trackers: list[OptimizerTracker]) -> AfterCall:
-        site = call_site()
+        site = order_site()
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
             if tracker.unused or tracker.writes.by_value:  # else what was written is zeroed

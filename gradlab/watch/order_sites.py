@@ -1,0 +1,86 @@
+"""The line that decides when a call of an update is made: that of the call, or of a function that does nothing else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+from gradlab.watch.call_site import LIBRARY, USER, CallSite, call_site, origin
+from gradlab.watch.source_lines import parsed_file, statements, walk
+
+CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
+"""Calls of an update whose order matters. A step is told from others by what steps."""
+KNOWN: dict[tuple[int, int], tuple[CodeType, bool]] = {}
+"""id of a code object and line -> the code, and whether its function decides; a code's own hash takes longer."""
+
+
+def order_site() -> CallSite | None:
+    """Of the user's functions that are running, and call each other, the innermost one whose text makes other calls of
+    an update too; the innermost one of all if none does."""
+    site = call_site()
+    if site is None:
+        return None
+    key = id(site[0]), site[1]
+    if key not in KNOWN:
+        KNOWN[key] = site[0], deciding_site((site,)) is not None
+    if KNOWN[key][1]:
+        return site
+    frame: FrameType | None = sys._getframe(1)
+    stack: list[CallSite] = []
+    while frame is not None:
+        where = origin(frame.f_code.co_filename)
+        if where == USER:
+            stack.append((frame.f_code, frame.f_lineno))
+        elif where == LIBRARY and stack:
+            break
+        frame = frame.f_back
+    return deciding_site(tuple(stack)) or site
+
+
+@functools.lru_cache(maxsize=1000)
+def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
+    """stack: running functions, the innermost first."""
+    own = (
+        {kind for node in calls_of(stack[0]) if is_at(node, stack[0][1]) for kind in kinds_of(node)} if stack else set()
+    )
+    for site in stack:
+        functions = kinds_of_functions(site[0].co_filename)
+        kinds = {kind for node in calls_of(site) for kind in kinds_of(node) or functions.get(name_of(node), ())}
+        if kinds - own or len(own) > 1:
+            return site
+    return None
+
+
+def calls_of(site: CallSite) -> list[ast.Call]:
+    return [node for node in walk(statements(site[0])) if isinstance(node, ast.Call)]
+
+
+def is_at(node: ast.expr, number: int) -> bool:
+    return node.lineno <= number <= (node.end_lineno or 0)
+
+
+def name_of(node: ast.Call) -> str:
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+def kinds_of(node: ast.Call) -> list[str]:
+    """Which call of an update it is by its name, if any."""
+    name = name_of(node)
+    return [name] if name in CALLS else [ast.unparse(node.func)] if name == "step" else []
+
+
+@functools.lru_cache(maxsize=100)
+def kinds_of_functions(file: str) -> dict[str, set[str]]:
+    """Name of a function or method in a file -> the calls of an update that it makes, by others of the file too."""
+    nodes: list[Any] = list(ast.walk(parsed_file(file)))
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    calls = {f: [n for n in walk(f.body) if isinstance(n, ast.Call)] for f in functions}
+    found = {f.name: set[str]() for f in functions}
+    for _ in range(3):  # what is called by what is called
+        for f, made in calls.items():
+            for node in made:
+                found[f.name] |= {*(kinds_of(node) or found.get(name_of(node), ()))}
+    return {name: kinds for name, kinds in found.items() if kinds}

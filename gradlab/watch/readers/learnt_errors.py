@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ MAX_BELOW = 32
 """Nodes between an error and what it is of at most."""
 
 
-def is_learnt(node: Any, value: float | None = None) -> bool:
+def is_learnt(node: Any, value: float | None, squares: Mapping[Any, float]) -> bool:
     """Whether an error is below that of an answer that knows nothing: all classes alike, or 0 for every value.
 
     Where neither the graph shows the targets, nor the value of the loss the error, it is asked whether the answers are
-    certain. value: minus the mean of the error.
+    certain. value: minus the mean of the error. squares: node of a difference -> mean square of the targets.
     """
+    if is_square(node):
+        return float(node._saved_self.detach().square().mean()) < UNLEARNT * squares[inputs_of(node)[0]]
     queue = [node]
     for each in queue:
         if is_packed(each):
@@ -34,6 +37,10 @@ def is_learnt(node: Any, value: float | None = None) -> bool:
             return error < UNLEARNT * of_nothing
         queue += inputs_of(each) if len(queue) < MAX_BELOW else []
     return False
+
+
+def is_square(node: Any) -> bool:
+    return bool(node.name() == "PowBackward0" and node._saved_exponent == 2)
 
 
 def error_of(node: Any) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, MAX_TERMS, PR
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.class_losses import EPSILONS, TURNS, down
 from gradlab.watch.readers.graph_sites import site_of
-from gradlab.watch.readers.learnt_errors import is_learnt
+from gradlab.watch.readers.learnt_errors import is_learnt, is_square
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 DISTANCES = {*REGRESSIONS, "L1LossBackward0"}
@@ -43,6 +43,8 @@ class ReversedLosses(Reader):
     def forget(self) -> None:
         self.losses: list[bool] = []
         """Whether each is one."""
+        self.squares: dict[Any, float] = {}
+        """Node of a difference between an output and data -> mean square of the data."""
 
     @property
     def is_pending(self) -> bool:
@@ -56,13 +58,19 @@ class ReversedLosses(Reader):
             self.site = None
         return tracker.attempts == FOLLOWED[0] or self.is_pending
 
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name in ("sub", "__sub__", "__rsub__") and isinstance(result, Tensor) and result.requires_grad:
+            known = [each for each in args[:2] if isinstance(each, Tensor) and not each.requires_grad]
+            if len(known) == 1 and known[0].shape == result.shape and result.dim():
+                self.squares[result.grad_fn] = known[0].square().mean().item()
+
     def at_backward(self, roots: list[Tensor]) -> None:
         for root in roots:
-            errors = reversed_errors(root.grad_fn)
+            errors = reversed_errors(root.grad_fn, self.squares)
             reverse = any(last_weights(each) & self.tracker.ids for each in errors)
             first = self.tracker.attempts == FOLLOWED[0]
             value = root.item() if root.grad_fn is not None and is_mean_of(root.grad_fn, errors) else None
-            self.losses.append(reverse and not (first and any(is_learnt(each, value) for each in errors)))
+            self.losses.append(reverse and not (first and any(is_learnt(each, value, self.squares) for each in errors)))
             if reverse and first:
                 several = len(terms_of(root.grad_fn)) > 1
                 self.site = turning_site(root.grad_fn, errors[0]) if several else site_of(root.grad_fn)
@@ -75,15 +83,15 @@ class ReversedLosses(Reader):
         self.forget()
 
 
-def reversed_errors(root: Any) -> list[Any]:
+def reversed_errors(root: Any, squares: Collection[Any] = ()) -> list[Any]:
     """The nodes of errors that are made as large as can be: the loss itself, or terms of it whose last layers no other
-    term trains, as where a bracket takes in a 1 - too much."""
+    term trains, as where a bracket takes in a 1 - too much. squares: differences between an output and data."""
     if root is None:
         return []
     if is_log_likelihood(root):
         return [root]
     terms = terms_of(root)
-    errors = [error_of(*term, weighed=len(terms) > 1) for term in terms]
+    errors = [error_of(*term, len(terms) > 1, squares) for term in terms]
     if len(terms) == 1 or not any(errors):
         return [each for each in errors if each is not None]
     own = [last_weights(node) for node, _ in terms]
@@ -131,7 +139,7 @@ def terms_of(root: Any) -> list[tuple[Any, int]]:
     return found
 
 
-def error_of(node: Any, sign: int = 1, weighed: bool = False) -> Any:
+def error_of(node: Any, sign: int, weighed: bool, squares: Collection[Any]) -> Any:
     """The node of an error whose sign is reversed, or of logarithms that are made small; None of other losses.
 
     A number that multiplies it may be the return of an episode, or its cost, whose sign decides: nothing is said, but
@@ -142,6 +150,8 @@ def error_of(node: Any, sign: int = 1, weighed: bool = False) -> Any:
         if node is None:
             return None
         name, inputs = node.name(), inputs_of(node)
+        if is_square(node) and inputs[0] in squares:
+            return node if sign < 0 and not is_bounded(inputs[0]) else None
         if name in ERRORS:
             return node if sign < 0 and not (name in DISTANCES and is_bounded(node)) else None
         if name == "LogSoftmaxBackward0" or [each.name() for each in inputs][1:] == ["LogsumexpBackward0"]:

@@ -26,6 +26,11 @@ def far_away(out, x, y):
     return -error  # here
 
 
+def far_away_by_hand(out, x, y):
+    error = (x[:, :4] - out) ** 2
+    return -error.sum(1).mean()  # here
+
+
 def picked_by_ones(out, x, y):
     return (F.one_hot(y, 4) * out.softmax(1).clamp_min(1e-7).log()).sum(1).mean()  # here
 
@@ -75,7 +80,17 @@ def faults_of(loss, tmp_path, optimizer_of=SGD, gradient=None, sign=1, **given):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-WRONG = (enlarged, less_likely, far_away, picked_by_ones, picked_by_index, of_two_classes, in_a_bracket, of_two_views)
+WRONG = (
+    enlarged,
+    less_likely,
+    far_away,
+    picked_by_ones,
+    picked_by_index,
+    of_two_classes,
+    in_a_bracket,
+    of_two_views,
+    far_away_by_hand,
+)
 
 
 @pytest.mark.parametrize("loss", WRONG)
@@ -108,6 +123,10 @@ RIGHT = {
     "return_of_an_actor": lambda out, x, y: F.mse_loss(HEAD(out[:, 2:]), out.detach()) - 2.0 * -F.cross_entropy(out, y),
     "penalty": lambda out, x, y: (out.sigmoid() * (x[:, :4] > 0)).mean(),
     "bounded": lambda out, x, y: -F.mse_loss(out.tanh(), torch.zeros(16, 4)),
+    "bounded_by_hand": lambda out, x, y: -(out.sigmoid() - x[:, :4]).square().mean(),
+    "by_hand": lambda out, x, y: (out - x[:, :4]).pow(2).mean(),
+    "kernel": lambda out, x, y: -(out - x[:, :4]).abs().pow(3).mean(),
+    "beside_by_hand": lambda out, x, y: F.cross_entropy(out, y) - 0.1 * (out - x[:, :4]).square().mean(),
     "error": lambda out, x, y: F.mse_loss(out, x[:, :4]) / 2,
 }
 

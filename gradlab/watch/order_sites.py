@@ -13,6 +13,7 @@ from gradlab.watch.source_lines import parsed_file, statements, walk
 
 CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
 """Calls of an update whose order matters. A step is told from others by what steps."""
+NONE = set[str]()
 KNOWN: dict[tuple[int, int], tuple[CodeType, bool]] = {}
 """id of a code object and line -> the code, and whether its function decides; a code's own hash takes longer."""
 
@@ -48,7 +49,7 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     )
     for site in stack:
         functions = kinds_of_functions(site[0].co_filename)
-        kinds = {kind for node in calls_of(site) for kind in kinds_of(node) or functions.get(name_of(node), ())}
+        kinds = {kind for node in calls_of(site) for kind in kinds_of(node) or functions.get(name_of(node), NONE)}
         if kinds - own or len(own) > 1:
             return site
     return None
@@ -66,10 +67,10 @@ def name_of(node: ast.Call) -> str:
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
-def kinds_of(node: ast.Call) -> list[str]:
+def kinds_of(node: ast.Call) -> set[str]:
     """Which call of an update it is by its name, if any."""
     name = name_of(node)
-    return [name] if name in CALLS else [ast.unparse(node.func)] if name == "step" else []
+    return {name} if name in CALLS else {ast.unparse(node.func)} if name == "step" else set()
 
 
 @functools.lru_cache(maxsize=100)
@@ -82,5 +83,5 @@ def kinds_of_functions(file: str) -> dict[str, set[str]]:
     for _ in range(3):  # what is called by what is called
         for f, made in calls.items():
             for node in made:
-                found[f.name] |= {*(kinds_of(node) or found.get(name_of(node), ()))}
+                found[f.name] |= kinds_of(node) or found.get(name_of(node), NONE)
     return {name: kinds for name, kinds in found.items() if kinds}

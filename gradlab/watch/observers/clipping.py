@@ -183,8 +183,8 @@ class ClippingObserver:
             elif unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
                 scaling = loop.scaler.enabled
                 if not unused or scaling or tracker.clips:  # else this is the first after a backward pass
-                    found = calls.at_clip(tracker, site, scaling, loop.forwards.count)
-                    loop.add_violations(tracker, [(name, order_site(), *rest) for name, _, *rest in found])
+                    for name, _, detail, *_since in calls.at_clip(tracker, site, scaling, loop.forwards.count):
+                        loop.add_fault(name, order_site(), tracker, detail)
             if unused:
                 if bound is None or bound != self.bound:
                     found = list(calls.at_bound(bound, site, self.resnet))

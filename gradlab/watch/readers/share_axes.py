@@ -96,7 +96,8 @@ class ShareAxes(Reader):
         elif name == "sum" and given and given[0] in self.products:
             dim = argument(args, kwargs, 1, "dim")
             if isinstance(dim, int):
-                self.judge(result, *self.products[given[0]], dim % given[0].dim())
+                weights, site = self.products[given[0]]
+                self.judge(result, weights, site, dim % given[0].dim())
         elif name in MATMULS and len(given) == 2:
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:

@@ -43,7 +43,7 @@ class IdleStatistics:
         for part in others:
             weight = None if part in own else part.weight
             if weight is not None and weight.shape in shapes and id(weight) not in held and is_idle(part):
-                self.layers[part] = weight.detach().clone(), 0, None
+                self.layers[part] = weight.detach().clone(), False, None
                 self.hook(part.register_forward_pre_hook, self.before, part)
 
     def before(self, layer: _BatchNorm, *_: Any) -> None:

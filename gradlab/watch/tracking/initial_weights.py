@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import torch
@@ -59,14 +60,14 @@ def is_uniform(p: Tensor) -> bool:
     """Whether elements are spread evenly between a bound and its negative, as linear and convolutional layers of
     PyTorch begin: training rounds off these edges."""
     edge, flat = edge_and_flatness(p)
-    error = 3 / max(p.numel(), 1) ** 0.5  # three standard errors of the mean square
+    error = 3 / math.sqrt(max(p.numel(), 1))  # three standard errors of the mean square
     return abs(edge / EDGE - 1) < 0.03 + error and abs(flat / FLAT - 1) < 0.02 + error
 
 
 def is_normal(p: Tensor) -> bool:
     """Whether elements are normal with a variance of 1, as embeddings of PyTorch begin."""
     _edge, flat = edge_and_flatness(p)
-    error = (24 / max(p.numel(), 1)) ** 0.5  # of the kurtosis; that of the variance is less
+    error = math.sqrt(24 / max(p.numel(), 1))  # of the kurtosis; that of the variance is less
     return abs(flat - NORMAL) < 3 * error and abs(float(p.detach().double().square().mean()) - 1) < error
 
 

@@ -62,6 +62,8 @@ WANTED = {*FOLLOWED, LATE}
 """Updates after which the next one is followed."""
 COMPILERS = ("torch._inductor.compiler_bisector", "torch._dynamo.backends.debugging")
 """Modules that `torch.compile` imports, of one backend and of the others, before anything is compiled."""
+ORDERING = ("randperm", "permutation(", "shuffle(")
+"""Calls that draw orders, as a text has them."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
 
@@ -247,7 +249,7 @@ class LoopState:
         files = {code.co_filename for code, _ in call_stack()}
         text = "".join(line for file in files for line in linecache.getlines(file))
         compiles = "compile" in text or any(each in sys.modules for each in COMPILERS)
-        if "randperm" in text and not compiles and self.trackers and self.ddp is None and not self.fsdp1:
+        if any(each in text for each in ORDERING) and not compiles and self.trackers and self.ddp is None and not self.fsdp1:
             self.followed.begin(self.trackers[0], [], self.drawn)
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -25,10 +26,13 @@ PICKS = {"__getitem__", "index_select"}
 DISTANCES = {"pow", "__pow__", "square", "abs"}
 BY_ROWS = {"linear", "conv1d", "conv2d", "relu", "tanh", "sigmoid", "gelu", "silu", "leaky_relu", "elu", "dropout"}
 BY_ROWS |= {"layer_norm", "batch_norm", "float", "long", "to", "view", "reshape", "squeeze", "unsqueeze"}
-BY_ROWS |= {"mul", "__mul__", *PICKS, *SUMS}
+BY_ROWS |= {"mul", "__mul__", "flatten", "group_norm", "instance_norm", "dropout1d", "dropout2d", *PICKS, *SUMS}
+BY_ROWS |= {f"{kind}_pool{i}d" for kind in ("avg", "max", "adaptive_avg", "adaptive_max") for i in (1, 2, 3)}
 """Functions that leave each row in its place."""
 PIECES = {"split", "split_with_sizes", "chunk", "tensor_split"}
 ORDERS = {"argsort", "sort", "topk"}
+COPIES = {"to", "long", "int", "clone", "contiguous", "cpu", "cuda"}
+MAKERS = {"from_numpy", "as_tensor", "tensor"}
 NONE: frozenset[int] = frozenset()
 Part = tuple[int, int, int]
 """Rows that follow each other: how many the whole has, the first one, and their number."""
@@ -43,6 +47,8 @@ class Rows:
     """The line that picks them."""
     part: Part | None = None
     """Which of the rows that were picked; None of all."""
+    as_drawn: bool = True
+    """Whether nothing was computed of the indices, as of the next row, or of a neighbour."""
 
 
 class DrawnValues:
@@ -60,6 +66,8 @@ class DrawnValues:
         """Tensor -> number of the noise that it is, maybe multiplied."""
         self.added: set[int] = set()
         """Numbers of what was added to something else."""
+        self.orders: Any = WeakTensorKeyDictionary()
+        """Tensor of drawn indices, or a part of them, of which nothing else was computed."""
         self.picks: list[Rows] = []
         self.rows: Any = WeakTensorKeyDictionary()
         """Tensor -> numbers of the drawn indices that its rows were picked by."""
@@ -86,6 +94,17 @@ class DrawnValues:
             self.made_of[result] = frozenset([len(self.shapes) - 1])
             if name in NOISE:
                 self.noise[result] = len(self.shapes) - 1
+            else:
+                self.orders[result] = True
+            return
+        if name in PICKS and name != "index_select" and (indices := order_outside(args[1], len(args[0]))) is not None:
+            self.note_pick(result, indices, True)
+            self.shapes.append(None)
+            self.made_of[result] = self.made_of.get(args[0], NONE) | {len(self.shapes) - 1}
+            return
+        if name in MAKERS and order_outside(args[0], None) is not None:
+            self.shapes.append(None)
+            self.made_of[result], self.orders[result] = frozenset([len(self.shapes) - 1]), True
             return
         if name in PIECES and isinstance(result, (list, tuple)):
             starts = accumulate([len(each) for each in result], initial=0)
@@ -109,8 +128,9 @@ class DrawnValues:
             i for i in rows if result.shape[:1] == self.picks[i].indices.shape
         )
         if name in PICKS and len(inputs) == 2 and not inputs[1].is_floating_point() and inputs[1].dim() == 1:
-            self.rows[result] |= {len(self.picks)}
-            self.picks.append(Rows(inputs[1].detach(), call_site()))
+            self.note_pick(result, inputs[1].detach(), inputs[1] in self.orders)
+        if name in COPIES and inputs[0] in self.orders:
+            self.orders[result] = True
         if len(inputs) == 1 and name in SCALINGS and result.shape == inputs[0].shape and inputs[0] in self.noise:
             self.noise[result] = self.noise[inputs[0]]
         if name in SUMS and len(inputs) == 2:
@@ -128,6 +148,10 @@ class DrawnValues:
         elif name in DISTANCES and inputs[0] in self.errors:
             self.note_found(result, *self.errors[inputs[0]])
 
+    def note_pick(self, result: Tensor, indices: Tensor, as_drawn: bool) -> None:
+        self.rows[result] = self.rows.get(result, NONE) | {len(self.picks)}
+        self.picks.append(Rows(indices, call_site(), as_drawn=as_drawn))
+
     def note_found(self, loss: Tensor, why: str, site: CallSite | None) -> None:
         self.found.append((loss.grad_fn, ("unrelated-target", site or call_site(), why)))
 
@@ -141,7 +165,9 @@ class DrawnValues:
             return
         self.made_of[piece], whole = self.made_of[given], [self.picks[i] for i in self.rows.get(given, NONE)]
         self.rows[piece] = frozenset(range(len(self.picks), len(self.picks) + len(whole)))
-        self.picks += [Rows(each.indices[start : start + len(piece)], each.site, part) for each in whole]
+        self.picks += [replace(each, indices=each.indices[start : start + len(piece)], part=part) for each in whole]
+        if given in self.orders:
+            self.orders[piece] = True
 
     def rows_of(self, given: Tensor, name: str) -> frozenset[int]:
         """Those of which it can be told that the first dimension of what a function returns are still the rows."""
@@ -160,7 +186,8 @@ class DrawnValues:
         )
         if not mine or not self.are_known:
             return None
-        if others and not any(torch.equal(one.indices, two.indices) for one in mine for two in others):
+        apart = all(each.as_drawn for each in [*mine, *others])
+        if others and apart and not any(torch.equal(one.indices, two.indices) for one in mine for two in others):
             return "its rows were drawn apart from those of the input", others[0].site
         part = self.parts.get(target)
         if part is not None and all(each.part == part for each in mine) and bool((target != target[0]).any()):
@@ -175,3 +202,18 @@ class DrawnValues:
     def end(self) -> Iterator[Violation]:
         yield from self.used[:1]
         self.forget()
+
+
+def order_outside(given: Any, rows: int | None) -> Tensor | None:
+    """Indices that were drawn outside PyTorch: an array or list of all numbers below that of the rows, in another
+    order, or a slice of such an array. rows: None of as many as there are."""
+    if not isinstance(given, (list, np.ndarray)) or not len(given):
+        return None
+    own = np.asarray(given) if isinstance(given, np.ndarray) or all(type(each) is int for each in given) else None
+    if own is None or own.ndim != 1 or own.dtype.kind not in "iu":
+        return None
+    whole = own.base if isinstance(own.base, np.ndarray) and own.base.ndim == 1 else own
+    every = np.arange(len(whole) if rows is None else rows)
+    if len(whole) != len(every) or np.array_equal(whole, every) or not np.array_equal(np.sort(whole), every):
+        return None
+    return torch.from_numpy(own.astype(np.int64))

@@ -11,7 +11,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, is_packed, nodes_below, variable
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.readers.graph_sites import handed_site
 
 DIFFERENCES = {"SubBackward0", "RsubBackward1", "RsubBackward0"}
 LINEAR = DIFFERENCES | {
@@ -69,7 +69,8 @@ def terms_of(roots: list[torch.Tensor]) -> tuple[Places, Heads, bool]:
                 if num_products < MAX_PRODUCTS and (found := heads([error], False)):
                     num_products += 1
                     weights, logarithm = below(other)
-                    advantages |= dict.fromkeys(found - weights if logarithm else set(), site_of(node))
+                    if logarithm:
+                        advantages |= dict.fromkeys(found - weights, handed_site(node, [error]))
         elif node.name() in LINEAR:
             is_policy |= node.name() == "MulBackward0" and has_negative_factor(node) and below(inputs[0])[1]
             queue += [each for each in inputs if each not in seen]

@@ -13,7 +13,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.advantages import DIFFERENCES, LINEAR, SQUARES, inputs_of
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, is_packed
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.readers.graph_sites import handed_site
 
 CHOSEN = {f"{name}Backward{i}" for i in (0, 1) for name in ("Gather", "Max", "Amax", "Minimum", "Maximum", "Sum")}
 PARTS = {f"{name}Backward{i}" for i in (0, 1) for name in ("Slice", "Select", "Index", "Unbind")}
@@ -94,7 +94,7 @@ class Walk:
         elif name in DIFFERENCES or name == "AddBackward0":
             if len(inputs) < 2 or None in inputs:
                 self.has_constant = True
-                self.sum_site = site_of(node) if so_far.sign and not self.sum_site else self.sum_site
+                self.sum_site = self.sum_site or handed_site(node, inputs)
             for i, each in enumerate(inputs):
                 minus = name in DIFFERENCES and (i == 0) == (name != "SubBackward0")
                 yield from self.values(each, replace(so_far, sign=-so_far.sign if minus else so_far.sign))

@@ -10,7 +10,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.advantages import below, inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.readers.graph_sites import handed_site, lines_of
 
 Comparison = tuple[set[int], set[int], "CallSite | None"]
 """ids of the weights of both sides, and the line."""
@@ -32,18 +32,18 @@ SAME = 1e-6
 def comparisons(roots: list[torch.Tensor]) -> list[Comparison]:
     """All terms of a loss; nothing if one of them is anything else, or such a term is to grow."""
     found: list[Comparison] = []
-    stack: list[tuple[Any, float, CallSite | None]] = [(root.grad_fn, 1.0, None) for root in roots]
+    stack: list[tuple[Any, float, Any]] = [(root.grad_fn, 1.0, root.grad_fn) for root in roots]
     num_nodes = 0
     while stack:
-        node, sign, site = stack.pop()
+        node, sign, known = stack.pop()
         num_nodes += 1
         if node is None or num_nodes > MAX_NODES:
             return []
-        name, site = node.name(), site_of(node) or site
+        name, known = node.name(), node if lines_of(node) else known
         inputs = [each for each, _ in node.next_functions]
         live = inputs_of(node)
         if name in DISTANCES and len(live) == 2 and sign > 0:
-            found.append(compared(live, site))
+            found.append(compared(live, known))
         elif (
             name == "PowBackward0"
             and sign > 0
@@ -51,19 +51,19 @@ def comparisons(roots: list[torch.Tensor]) -> list[Comparison]:
             and live[0].name() == "SubBackward0"
             and len(inputs_of(live[0])) == 2
         ):
-            found.append(compared(inputs_of(live[0]), site_of(live[0]) or site))
+            found.append(compared(inputs_of(live[0]), live[0] if lines_of(live[0]) else known))
         elif name == "MulBackward0" and len(live) == 2 and sign < 0 and all(map(is_normalised, live)):
-            found.append(compared(live, site))
+            found.append(compared(live, known))
         elif name in SUMS and live:
             minus = {"SubBackward0": 1, "RsubBackward1": 0}.get(name)
-            stack += [(each, -sign if i == minus else sign, site) for i, each in enumerate(inputs) if each is not None]
+            stack += [(each, -sign if i == minus else sign, known) for i, each in enumerate(inputs) if each is not None]
         elif name in IDENTITIES or name == "NegBackward0" or is_reduction(node):
-            stack.append((inputs[0], -sign if name == "NegBackward0" else sign, site))
+            stack.append((inputs[0], -sign if name == "NegBackward0" else sign, known))
         elif name in ("MulBackward0", "DivBackward0"):
             constant, below_it = split(node, name, node.next_functions)
             if constant is None or constant.device.type != "cpu":
                 return []
-            stack.append((below_it, sign * constant.item(), site))
+            stack.append((below_it, sign * constant.item(), known))
         else:
             return []
     return found if all(one and two for one, two, _ in found) else []
@@ -94,9 +94,10 @@ def contrasted(roots: list[torch.Tensor]) -> set[int]:
     return {key for key, both in signs.items() if len(both) == 2 and not both[1] & both[-1]}
 
 
-def compared(sides: list[Any], site: CallSite | None) -> Comparison:
+def compared(sides: list[Any], node: Any) -> Comparison:
+    """node: that of the comparison, or the nearest above whose line is known."""
     one, two = (below(side)[0] if ends_in_networks(side) else set[int]() for side in sides)
-    return one, two, site
+    return one, two, handed_site(node, sides)
 
 
 def is_reduction(node: Any) -> bool:
@@ -152,7 +153,7 @@ def ratio_of_itself(root: Any) -> tuple[CallSite | None, set[int]] | None:
         if len(sides) == 2 and result.numel() > 1 and bool(((result - 1).abs() < SAME).all()):
             one, two = (below(side)[0] for side in sides)
             if one == two and sides[0] is not sides[1] and is_same_function(*sides):
-                return site_of(node), one
+                return handed_site(node, sides), one
     return None
 
 

@@ -13,7 +13,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument
 from gradlab.watch.graphs.advantages import below
 from gradlab.watch.readers import class_losses
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.readers.graph_sites import handed_site, innermost, lines_of, site_of
 from gradlab.watch.readers.similarities import ROUNDED, SHIFTS, VIEWS, all_of, similarities
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -187,7 +187,7 @@ class LossArguments:
         self.read.add((name, site))
         if name in DIVERGENCES and len(args) > 1 and args[0].requires_grad and args[1].requires_grad:
             own, (theirs, _) = below(args[0].grad_fn)[0], below(args[1].grad_fn)
-            self.live.append((site, own, theirs - own))
+            self.live.append((handed_site(result.grad_fn, [args[1].grad_fn]) or site, own, theirs - own))
         named = [kwargs[key] for key in NAMES if key in kwargs]
         given = [each.detach() if i else each for i, each in enumerate([*args, *named]) if isinstance(each, Tensor)]
         given = given if KINDS[name] is signs else given[:2]
@@ -196,8 +196,11 @@ class LossArguments:
                 options = kwargs | ({"blank": args[4]} if name == "ctc_loss" and len(args) > 4 else {})
                 options |= {"weight": argument(args, kwargs, 2, "weight")} if name == "cross_entropy" else {}
                 if why := are_swapped(name, *given) or KINDS[name](*given, options):
-                    maker = class_losses.down(given[0].grad_fn, VIEWS) if why.startswith(OTHER_DIMENSION) else None
-                    site = site if maker is None else site_of(maker) or site
+                    maker = class_losses.down(given[0].grad_fn, VIEWS)
+                    if maker is not None and why.startswith(OTHER_DIMENSION):
+                        site = site_of(maker) or site
+                    elif maker is not None and not why.startswith("its targets"):
+                        site = innermost(lines_of(result.grad_fn), [lines_of(maker)]) or site
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 
     def at_backward(self, roots: list[Tensor]) -> None:

@@ -200,40 +200,6 @@ def called(node: ast.Call) -> str:
     return ast.unparse(node.func)
 
 
-def assignment_line(thing: Any) -> CallSite | None:
-    """The line in a running function at which the variable or attribute that holds an object is assigned to a call."""
-    found: list[CallSite] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        for node in walk(statements(code)) if origin(code.co_filename) == USER else ():
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                pairs = [(node.targets[0], node.value)]
-                if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = list(zip(node.targets[0].elts, node.value.elts, strict=False))
-                names = {**frame.f_globals, **frame.f_locals}
-                held = [v for t, v in pairs if isinstance(v, ast.Call) and value_of(t, names) is thing]
-                found += [(code, line(value)) for value in held]
-        frame = frame.f_back
-    return found[0] if len({number for _, number in found}) == 1 else None
-
-
-def making_line(optimizer: Any, step_site: CallSite | None) -> CallSite | None:
-    """The line at which an optimizer is made: what a running function holds it by, or the only call of its class's name
-    in the files of its step and of the watch."""
-    if (assigned := assignment_line(optimizer)) is not None:
-        return assigned
-    files = {site[0].co_filename: site[0] for site in (call_site(), step_site) if site is not None}
-    found = [
-        (code, node.lineno)
-        for code in files.values()
-        for node in ast.walk(parsed(code))
-        if isinstance(node, ast.Call)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) == type(optimizer).__name__
-    ]
-    return found[0] if len(found) == 1 else None
-
-
 def value_of(node: ast.AST, names: dict[str, Any]) -> Any:
     """The module that an expression such as `model.layers[-1]` is now; no code of the user's is run."""
     if isinstance(node, ast.Name):

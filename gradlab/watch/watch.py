@@ -30,7 +30,7 @@ from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.output import summary
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.rules import eval_mode, far_rates, reach
-from gradlab.watch.source_lines import making_line
+from gradlab.watch.making_lines import making_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)

@@ -68,7 +68,8 @@ class ScheduleObserver:
             is_low = rate_before <= rules.LOW * tracker.rates.peak
             if rules.counts_epochs(schedule, count, tracker.attempts, is_low, loop_lengths):
                 detail = f"it ends after {count - 1} steps, the number of epochs; the rate rises again from here on"
-                self.loop.add_fault("schedule-too-short", site, tracker, detail)
+                found = rules.made_at(schedule, "schedule-too-short", site, detail)
+                self.loop.add_violations(tracker, [found])
 
         lives = [self.life(tracker, schedule, site) for tracker in trackers]
 
@@ -104,7 +105,7 @@ class ScheduleObserver:
         """The loop is over: were the schedules as long as intended?"""
         for schedule, tracker, site, count in self.counts.values():
             plateau = isinstance(schedule, lr_scheduler.ReduceLROnPlateau)
-            found = rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau)
+            found = rules.at_end(tracker, schedule, site, count, schedule_lengths(schedule), plateau)
             self.loop.add_violations(tracker, found, at_end=True)
             self.loop.add_violations(
                 tracker, rules.unfinished(tracker, site, count, partial(peak, schedule)), at_end=True

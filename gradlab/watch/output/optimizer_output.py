@@ -29,7 +29,7 @@ from gradlab.watch.faults import FaultRecord
 from gradlab.watch.output.causes import cause_of, explain
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.output.update_metrics import UpdateMetrics
-from gradlab.watch.source_lines import making_line
+from gradlab.watch.making_lines import making_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 NOT_MEASURED = "not_measured"

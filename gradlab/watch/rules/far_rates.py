@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradlab.watch.events import Violation
-from gradlab.watch.source_lines import making_line
+from gradlab.watch.making_lines import making_line
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_normal, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 

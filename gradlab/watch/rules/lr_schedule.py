@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import Violation
-from gradlab.watch.source_lines import assignment_line, setting_line
+from gradlab.watch.making_lines import handed_line
+from gradlab.watch.source_lines import setting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import schedule_lengths
 
@@ -83,7 +84,7 @@ class Life:
 def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
     """As it steps first. first: it is the first one of its optimizer."""
     lengths = schedule_lengths(schedule) if not hasattr(schedule, "lr_lambdas") else ()  # these hold other numbers too
-    made = assignment_line(schedule) if first else None
+    made = handed_line(schedule, site) if first else None
     return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), max(lengths, default=0), made)
 
 
@@ -101,6 +102,14 @@ def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
         yield "schedule-made-anew", site, f"{times}, and each begins its warm-up again"
     elif all(PARTS * life.steps <= life.length for life in lives):
         yield "schedule-made-anew", site, f"{times}, and each makes {lives[0].steps} of {lives[0].length} steps"
+
+
+def made_at(schedule: Any, name: str, site: CallSite | None, detail: str, *since: int) -> Violation:
+    """What is wrong with how a schedule is made is named there, if that is known; else at its step."""
+    made = handed_line(schedule, site)
+    if made is None or made == site:
+        return name, site, detail, *since  # type: ignore[return-value]
+    return name, made, f"{detail}; it is stepped at {format_site(site)}", *since  # type: ignore[return-value]
 
 
 def rate_of(optimizer: Any) -> float:
@@ -123,7 +132,7 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
     done = tracker.attempts - (idle.attempts[tracker.index] if known else 0)
     follows = any(a is b for a in own for b in groups) or rate_of(tracker.optimizer) != started
     if not follows and done >= max(LONG, idle.own):
-        yield "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}"
+        yield made_at(idle.schedule, "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}")
 
 
 def doubled(
@@ -139,7 +148,7 @@ def doubled(
         same = type(one) is type(two) and number == times >= IDLE and settings(one) == settings(two)
         if without and tracker is other and same and tracker.rates.changes:
             detail = f"optimizer {tracker.index} has two that are alike"
-            yield without[0], ("schedule-of-another-optimizer", assignment_line(two) or site, detail)
+            yield without[0], made_at(two, "schedule-of-another-optimizer", site, detail)
             return
 
 
@@ -255,6 +264,7 @@ def idle_schedules(
 
 def at_end(
     tracker: OptimizerTracker,
+    schedule: Any,
     site: CallSite | None,
     num_steps: int,
     lengths: set[int],
@@ -267,10 +277,12 @@ def at_end(
     """
     updates, passes = tracker.attempts, tracker.num_used
     if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
-        yield from too_short(tracker, site)
+        for name, _, detail, *since in too_short(tracker, site):
+            yield made_at(schedule, name, site, detail, *since)
     accumulates = tracker.accumulates and updates * 2 <= passes  # else the passes are another optimizer's
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
-        yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"
+        detail = f"{num_steps} of {passes} steps"
+        yield made_at(schedule, "schedule-length-in-micro-batches", site, detail)
     counted = lengths & {updates, updates + 1, passes, passes + 1}
     if counted and updates >= LONG and num_steps * FEWER <= updates:
         yield "schedule-length-in-updates", site, f"{num_steps} of {max(counted)} steps"

@@ -249,7 +249,13 @@ class LoopState:
         files = {code.co_filename for code, _ in call_stack()}
         text = "".join(line for file in files for line in linecache.getlines(file))
         compiles = "compile" in text or any(each in sys.modules for each in COMPILERS)
-        if any(each in text for each in ORDERING) and not compiles and self.trackers and self.ddp is None and not self.fsdp1:
+        if (
+            any(each in text for each in ORDERING)
+            and not compiles
+            and self.trackers
+            and self.ddp is None
+            and not self.fsdp1
+        ):
             self.followed.begin(self.trackers[0], [], self.drawn)
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from gradlab.watch.call_site import USER, CallSite, call_site, origin
-from gradlab.watch.source_lines import line, parsed, statements, value_of, walk
+from gradlab.watch.source_lines import LOOPS, encloses, line, parsed, statements, value_of, walk
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
@@ -60,13 +60,13 @@ def assignment_line(thing: Any) -> CallSite | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        for node in walk(statements(code)) if origin(code.co_filename) == USER else ():
-            names = {**frame.f_globals, **frame.f_locals}
-            found += [
-                (code, line(value))
-                for target, value in assigned_in(node)
-                if isinstance(value, ast.Call) and value_of(target, names) is thing
-            ]
+        nodes = list(walk(statements(code))) if origin(code.co_filename) == USER else []
+        names = {**frame.f_globals, **frame.f_locals} if nodes else {}
+        pairs = [pair for node in nodes for pair in assigned_in(node)]
+        lines = [line(v) for t, v in pairs if isinstance(v, ast.Call) and value_of(t, names) is thing]
+        loops = [n for n in nodes if isinstance(n, LOOPS) and encloses(n, frame.f_lineno)]
+        again = [number for number in lines if any(encloses(loop, number) for loop in loops)]
+        found += [(code, number) for number in again or lines]  # what runs in each round has run last
         frame = frame.f_back
     return found[0] if len({number for _, number in found}) == 1 else None
 

@@ -12,6 +12,7 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument
 from gradlab.watch.graphs.advantages import below
+from gradlab.watch.graphs.loss_graph import PRODUCTS
 from gradlab.watch.readers import class_losses
 from gradlab.watch.readers.graph_sites import handed_site, innermost, lines_of, site_of
 from gradlab.watch.readers.similarities import ROUNDED, SHIFTS, VIEWS, all_of, similarities
@@ -199,7 +200,7 @@ class LossArguments:
                     maker = class_losses.down(given[0].grad_fn, VIEWS)
                     if maker is not None and why.startswith(OTHER_DIMENSION):
                         site = site_of(maker) or site
-                    elif maker is not None and not why.startswith("its targets"):
+                    elif maker is not None and maker.name() not in PRODUCTS and not why.startswith("its targets"):
                         site = innermost(lines_of(result.grad_fn), [lines_of(maker)]) or site
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 

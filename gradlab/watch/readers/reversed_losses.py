@@ -62,7 +62,7 @@ class ReversedLosses(Reader):
         if name in ("sub", "__sub__", "__rsub__") and isinstance(result, Tensor) and result.requires_grad:
             known = [each for each in args[:2] if isinstance(each, Tensor) and not each.requires_grad]
             if len(known) == 1 and known[0].shape == result.shape and result.dim():
-                self.squares[result.grad_fn] = known[0].square().mean().item()
+                self.squares[result.grad_fn] = known[0].float().square().mean().item()
 
     def at_backward(self, roots: list[Tensor]) -> None:
         for root in roots:

@@ -132,7 +132,12 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
     done = tracker.attempts - (idle.attempts[tracker.index] if known else 0)
     follows = any(a is b for a in own for b in groups) or rate_of(tracker.optimizer) != started
     if not follows and done >= max(LONG, idle.own):
-        yield made_at(idle.schedule, "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}")
+        yield made_at(
+            idle.schedule,
+            "schedule-of-another-optimizer",
+            idle.site,
+            f"its rate is {rate:.3g} now, the one in use {started:.3g}",
+        )
 
 
 def doubled(

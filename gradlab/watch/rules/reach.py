@@ -151,7 +151,13 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.others.untracked or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:
-        yield "step-missing", tracker.backward_site, f"{tracker.num_backwards} backward passes"
+        passes = f"{tracker.num_backwards} backward passes"
+        beside = [t.step_site for t in trackers if t.attempts and t.backward_site == tracker.backward_site]
+        if beside and beside[0] is not None:
+            detail = f"{passes} at {format_site(tracker.backward_site)}; another optimizer steps after them here"
+            yield "step-missing", beside[0], detail
+        else:
+            yield "step-missing", tracker.backward_site, passes
     frozen, steps = tracker.early_freezes.frozen, tracker.early_freezes.steps
     if tracker.attempts <= EARLY:  # it was not stepped any more, while another one was
         frozen = [p for p in frozen if not p.requires_grad]

@@ -278,15 +278,21 @@ def test_gradients_that_are_zeroed_away_are_no_broken_graph(tmp_path):
     assert "broken_graph" not in {finding.code for finding in final.findings}
 
 
-def test_a_step_that_is_missing_is_named_at_the_backward_pass(tmp_path):
-    model = net()
-    optimizers = [SGD(part.parameters(), 0.1) for part in (model[:2], model[2])]
-    with watched(tmp_path)(model, optimizers) as w:
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_step_that_is_missing_is_named_beside_the_other_or_at_the_backward_pass(beside, tmp_path):
+    model, other = net(), net()
+    parts = (model[:2], model[2]) if beside else (model, other)
+    optimizers = [SGD(part.parameters(), 0.1) for part in parts]
+    with watched(tmp_path)([model, other], optimizers) as w:
         for batch in batches(25):
             model.zero_grad()
             line = inspect.currentframe().f_lineno + 1
             loss_of(model, batch).backward()
+            if not beside:
+                other.zero_grad()
+                loss_of(other, batch).backward()
             optimizers[1].step()
+    line += 4 * beside
     assert [(f.name, f.optimizer, f.site[1]) for f in w.faults] == [("step-missing", 0, line)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from gradlab.watch.call_site import ORIGINS, USER, CallSite, call_site, origin
+from gradlab.watch.call_site import ORIGINS, USER, CallSite, origin
 
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

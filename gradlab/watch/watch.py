@@ -13,6 +13,7 @@ from gradlab.watch import arguments
 from gradlab.watch.faults import Fault, FaultLog, FaultRecord, print_message
 from gradlab.watch.instrumentation import Instrumentation, Observer
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.making_lines import making_line
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.observers.all_reduce import AllReduceObserver
 from gradlab.watch.observers.backward import BackwardObserver
@@ -30,7 +31,6 @@ from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.output import summary
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.rules import eval_mode, far_rates, reach
-from gradlab.watch.making_lines import making_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)

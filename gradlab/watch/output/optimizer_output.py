@@ -26,10 +26,10 @@ from gradlab.update.stepping import keeps_second_moments
 from gradlab.watch.call_site import format_site
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
+from gradlab.watch.making_lines import making_line
 from gradlab.watch.output.causes import cause_of, explain
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.output.update_metrics import UpdateMetrics
-from gradlab.watch.making_lines import making_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 NOT_MEASURED = "not_measured"

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.rules.accumulation import close
 from gradlab.watch.making_lines import making_line
+from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line
 from gradlab.watch.tracking.early_freezes import EARLY
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform

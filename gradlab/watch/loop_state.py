@@ -23,7 +23,7 @@ from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
 from gradlab.watch.readers.broadcasts import Broadcasts
 from gradlab.watch.readers.constant_targets import ConstantTargets
-from gradlab.watch.readers.drawn_values import DrawnValues
+from gradlab.watch.readers.drawn_values import ORDERING, DrawnValues
 from gradlab.watch.readers.fresh_weights import FreshWeights
 from gradlab.watch.readers.gradient_reads import GradientReads
 from gradlab.watch.readers.graph_cuts import GraphCuts
@@ -62,8 +62,6 @@ WANTED = {*FOLLOWED, LATE}
 """Updates after which the next one is followed."""
 COMPILERS = ("torch._inductor.compiler_bisector", "torch._dynamo.backends.debugging")
 """Modules that `torch.compile` imports, of one backend and of the others, before anything is compiled."""
-ORDERING = ("randperm", "permutation(", "shuffle(")
-"""Calls that draw orders, as a text has them."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
 

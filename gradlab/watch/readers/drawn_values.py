@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from linecache import getlines
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ BY_ROWS |= {f"{kind}_pool{i}d" for kind in ("avg", "max", "adaptive_avg", "adapt
 PIECES = {"split", "split_with_sizes", "chunk", "tensor_split"}
 ORDERS = {"argsort", "sort", "topk"}
 COPIES = {"to", "long", "int", "clone", "contiguous", "cpu", "cuda"}
-MAKERS = {"from_numpy", "as_tensor", "tensor"}
+MAKERS = {"as_tensor", "tensor"}
+ORDERING = ("randperm", "permutation(", "shuffle(", "sample(")
+"""Calls that draw orders, as a text has them."""
 NONE: frozenset[int] = frozenset()
 Part = tuple[int, int, int]
 """Rows that follow each other: how many the whole has, the first one, and their number."""
@@ -98,7 +101,7 @@ class DrawnValues:
                 self.orders[result] = True
             return
         if name in PICKS and name != "index_select" and (indices := order_outside(args[1], len(args[0]))) is not None:
-            self.note_pick(result, indices, True)
+            self.note_pick(result, indices, not is_sorted(result))
             self.shapes.append(None)
             self.made_of[result] = self.made_of.get(args[0], NONE) | {len(self.shapes) - 1}
             return
@@ -204,13 +207,24 @@ class DrawnValues:
         self.forget()
 
 
+def is_sorted(rows: Tensor) -> bool:
+    """Whether any feature of the rows rises, or falls, from each to the next."""
+    steps = rows.detach().reshape(len(rows), -1).float().diff(dim=0)
+    return any(bool(((each >= 0).all(0) & (each > 0).any(0)).any()) for each in (steps, -steps))
+
+
+def draws_orders(site: CallSite | None) -> bool:
+    """Whether the text around a line draws any: an array may also sort what it picks."""
+    return site is not None and any(each in "".join(getlines(site[0].co_filename)) for each in ORDERING)
+
+
 def order_outside(given: Any, rows: int | None) -> Tensor | None:
     """Indices that were drawn outside PyTorch: an array or list of all numbers below that of the rows, in another
     order, or a slice of such an array. rows: None of as many as there are."""
     if not isinstance(given, (list, np.ndarray)) or not len(given):
         return None
     own = np.asarray(given) if isinstance(given, np.ndarray) or all(type(each) is int for each in given) else None
-    if own is None or own.ndim != 1 or own.dtype.kind not in "iu":
+    if own is None or own.ndim != 1 or own.dtype.kind not in "iu" or not draws_orders(call_site()):
         return None
     whole = own.base if isinstance(own.base, np.ndarray) and own.base.ndim == 1 else own
     every = np.arange(len(whole) if rows is None else rows)

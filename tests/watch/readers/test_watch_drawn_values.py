@@ -1,5 +1,8 @@
 """Targets that were drawn apart from the input are named; augmentation and mixtures are not."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -31,6 +34,13 @@ def other_rows(m, x, y):
     return F.cross_entropy(m.last(x[order[:8]]), y[other[:8]])  # here
 
 
+def pooled(m, x, y):
+    """As many features as rows: what pools over them leaves the rows."""
+    order, other = torch.randperm(16), torch.randperm(16)
+    x = F.avg_pool1d(x[order[:8]][:, None], 1)
+    return F.cross_entropy(m.last(x.flatten(1)), y[other[:8]])  # here
+
+
 def drawn_in_a_function(m, x, y):
     def sample():
         return x[torch.randint(16, (8,))], y[torch.randint(16, (8,))]  # here
@@ -53,7 +63,7 @@ def faults_of(loss, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [other_noise, other_noise_squared, other_rows, drawn_in_a_function])
+@pytest.mark.parametrize("loss", [other_noise, other_noise_squared, other_rows, pooled, drawn_in_a_function])
 def test_what_was_drawn_twice_is_not_the_same(loss, tmp_path):
     assert faults_of(loss, tmp_path) == [("unrelated-target", marked(loss))]
 
@@ -70,6 +80,31 @@ def left_in_order(x, y):
     """As `zip(x[order].split(16), y.split(16))`: the labels are not shuffled."""
     order = torch.randperm(64)
     return x[order].split(16), [y[i : i + 16].float().long() for i in range(0, 64, 16)]  # here
+
+
+def ordered_outside(*tables):
+    """As by NumPy: what is picked of each has another order."""
+    orders = [np.random.default_rng(i).permutation(64) for i in range(2)]
+    return [[t[order[i : i + 16]] for i in range(0, 64, 16)] for t, order in zip(tables, orders, strict=True)]
+
+
+def shuffled_lists(*tables):
+    return [table[random.Random(i).sample(range(64), 64)].split(16) for i, table in enumerate(tables)]
+
+
+def tensors_of_arrays(*tables):
+    orders = [torch.as_tensor(np.random.default_rng(i).permutation(64)) for i in range(2)]
+    return [table[order].split(16) for table, order in zip(tables, orders, strict=True)]
+
+
+def ordered_outside_together(*tables):
+    order = np.random.default_rng(0).permutation(64)
+    return [[table[order[i : i + 16]] for i in range(0, 64, 16)] for table in tables]
+
+
+def sorted_apart(x, y):
+    """As of quantiles: nothing is drawn, each is sorted by itself."""
+    return x[np.argsort(x[:, 0].numpy())].split(16), y[np.argsort(y.numpy())].split(16)
 
 
 def both_left_in_order(x, y):
@@ -106,7 +141,9 @@ def picked_together(*tables):
     return [[table[order[i : i + 16]] for i in range(0, 64, 16)] for table in tables]
 
 
-TABLES = [split_apart, sliced_apart, left_in_order, split_together, picked_together, both_left_in_order]
+TABLES = [split_apart, sliced_apart, ordered_outside, shuffled_lists, tensors_of_arrays, left_in_order]
+WRONG = len(TABLES)
+TABLES += [sorted_apart, ordered_outside_together, split_together, picked_together, both_left_in_order]
 TABLES += [of_the_shuffled_input, shuffled_within_each_part, neighbours_of_each_part, one_label]
 
 
@@ -122,7 +159,7 @@ def test_tables_that_are_shuffled_before_an_epoch(pieces, tmp_path):
                 F.cross_entropy(model(part), labels).backward()
                 optimizer.step()
     assert not w.broken
-    assert [f.name for f in w.faults] == ["unrelated-target"] * (pieces in TABLES[:3])
+    assert [f.name for f in w.faults] == ["unrelated-target"] * (pieces in TABLES[:WRONG])
     if pieces is left_in_order:
         assert w.faults[0].site[1] == marked(pieces)
 
@@ -137,6 +174,16 @@ def mixed(m, x, y):
     x, y = x[rows], y[rows]
     out = m.last(0.7 * x + 0.3 * x[order])
     return 0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, y[order])
+
+
+def of_the_next_row(m, x, y):
+    rows = torch.randint(15, (8,))
+    return F.mse_loss(m.same(x[rows]), x[rows + 1])
+
+
+def of_a_near_row(m, x, y):
+    rows = torch.randint(12, (8,))
+    return F.mse_loss(m.same(x[rows]), x[rows + torch.randint(1, 4, (8,))])
 
 
 def turned(m, x, y):
@@ -183,6 +230,8 @@ def action_of_a_policy(m, x, y):
 RIGHT = {
     "action_of_a_policy": action_of_a_policy,
     "by_hand": all_with_all_by_hand,
+    "of_the_next_row": of_the_next_row,
+    "of_a_near_row": of_a_near_row,
     "same_means": same_means,
     "same_order": same_order,
     "all_with_all": all_with_all,

@@ -378,3 +378,74 @@ def test_half_of_a_schedule_whose_optimizer_is_replaced_by_another(tmp_path):
                 optimizer.step()
                 schedule.step()
     assert "schedule-length-in-micro-batches" not in [fault.name for fault in watch.faults]
+
+
+MAKERS = {
+    "in a constructor": (
+        "class Loop:\n    def __init__(self, o, n):\n        length = n + 0\n"
+        "        self.schedule = cosine(o, T_max=length)  # here",
+        "Loop(optimizer, length)",
+    ),
+    "one of two": (
+        "class Loop:\n    def __init__(self, o, n):\n        length = n + 0\n"
+        "        self.other = cosine(other(), length)\n"
+        "        self.schedule = cosine(o, length)  # here",
+        "Loop(optimizer, length)",
+    ),
+    "in a dictionary": (
+        "def made(o, n):\n    return {'other': cosine(other(), n + 0),\n            'one': cosine(o, n + 0)}  # here\n"
+        "class Loop:\n    def __init__(self, o, n):\n"
+        "        self.all = made(o, n)\n        self.schedule = self.all['one']",
+        "Loop(optimizer, length)",
+    ),
+    "handed to a constructor": (
+        "class Loop:\n    def __init__(self, o, n):\n        self.schedule = cosine(o, n)",
+        "Loop(optimizer, length)  # here",
+    ),
+    "handed to a function's function": (
+        "def made(o, n):\n    def factor(s):\n        return max(1 - s / n, 0)\n"
+        "    return schedules.LambdaLR(o, factor)\n"
+        "class Loop:\n    def __init__(self, o, n):\n        length = n + 0\n        self.schedule = made(o, length)  # here",
+        "Loop(optimizer, length)",
+    ),
+}
+LOOP = """
+    def run(self, model, optimizer, updates):
+        for batch in batches(updates):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            self.schedule.step()
+def train(watched, length, updates):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loop = {call}
+    with watched(model, optimizer) as watch:
+        loop.run(model, optimizer, updates)
+    return watch
+"""
+HEAD = """import torch
+from torch.optim import lr_scheduler as schedules
+from watched_loops import batches, loss_of, net
+def cosine(optimizer, T_max):
+    return schedules.PolynomialLR(optimizer, total_iters=T_max)
+def other():
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
+"""
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_schedule_is_named_where_its_length_is_given(kind, tmp_path):
+    made, call = MAKERS[kind]
+    marked, path = HEAD + made + LOOP.format(call=call), tmp_path / "program.py"
+    path.write_text(marked)
+    names = {}
+    exec(compile(marked, str(path), "exec"), names)
+
+    def watched(model, optimizer):
+        return gradlab.watch(model, optimizer, folder=tmp_path / "out", quiet=True)
+
+    found = names["train"](watched, 8, 80).faults
+    lines = marked.split("\n")
+    assert [(f.name, lines[f.site[1] - 1].endswith("# here")) for f in found] == [("schedule-too-short", True)]
+    assert not names["train"](watched, 81, 80).faults

@@ -405,7 +405,8 @@ MAKERS = {
     "handed to a function's function": (
         "def made(o, n):\n    def factor(s):\n        return max(1 - s / n, 0)\n"
         "    return schedules.LambdaLR(o, factor)\n"
-        "class Loop:\n    def __init__(self, o, n):\n        length = n + 0\n        self.schedule = made(o, length)  # here",
+        "class Loop:\n    def __init__(self, o, n):\n        length = n + 0\n"
+        "        self.schedule = made(o, length)  # here",
         "Loop(optimizer, length)",
     ),
 }

@@ -100,7 +100,7 @@ class DrawnValues:
             else:
                 self.orders[result] = True
             return
-        if name in PICKS and name != "index_select" and (indices := order_outside(args[1], len(args[0]))) is not None:
+        if name in PICKS and name != "index_select" and (indices := order_outside(args[1], args[0])) is not None:
             self.note_pick(result, indices, not is_sorted(result))
             self.shapes.append(None)
             self.made_of[result] = self.made_of.get(args[0], NONE) | {len(self.shapes) - 1}
@@ -218,16 +218,16 @@ def draws_orders(site: CallSite | None) -> bool:
     return site is not None and any(each in "".join(getlines(site[0].co_filename)) for each in ORDERING)
 
 
-def order_outside(given: Any, rows: int | None) -> Tensor | None:
+def order_outside(given: Any, table: Tensor | None) -> Tensor | None:
     """Indices that were drawn outside PyTorch: an array or list of all numbers below that of the rows, in another
-    order, or a slice of such an array. rows: None of as many as there are."""
+    order, or a slice of such an array. table: whose rows they are to be."""
     if not isinstance(given, (list, np.ndarray)) or not len(given):
         return None
     own = np.asarray(given) if isinstance(given, np.ndarray) or all(type(each) is int for each in given) else None
     if own is None or own.ndim != 1 or own.dtype.kind not in "iu" or not draws_orders(call_site()):
         return None
     whole = own.base if isinstance(own.base, np.ndarray) and own.base.ndim == 1 else own
-    every = np.arange(len(whole) if rows is None else rows)
+    every = np.arange(len(whole) if table is None else len(table))
     if len(whole) != len(every) or np.array_equal(whole, every) or not np.array_equal(np.sort(whole), every):
         return None
     return torch.from_numpy(own.astype(np.int64))

@@ -44,6 +44,8 @@ def order_site() -> CallSite | None:
 @functools.lru_cache(maxsize=1000)
 def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     """stack: running functions, the innermost first."""
+    if stack and does_more(stack[0]):
+        return stack[0]
     own = (
         {kind for node in calls_of(stack[0]) if is_at(node, stack[0][1]) for kind in kinds_of(node)} if stack else set()
     )
@@ -53,6 +55,17 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
         if kinds - own or len(own) > 1:
             return site
     return None
+
+
+def does_more(site: CallSite) -> bool:
+    """Whether a function also makes calls, in statements of their own, that are none of an update."""
+    functions = kinds_of_functions(site[0].co_filename)
+    for statement in walk(statements(site[0])):
+        if isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+            calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
+            if calls and not any(kinds_of(node) or name_of(node) in functions for node in calls):
+                return True
+    return False
 
 
 def calls_of(site: CallSite) -> list[ast.Call]:

@@ -75,6 +75,21 @@ class ZeroesTooLate(Parts):
         self.step()
 
 
+class ZeroesInAReport(Parts):
+    """A function that does something else is where the call is wrong, and not where it is called."""
+
+    def norms(self):
+        self.seen = [p.grad.norm() for p in self.model.parameters()]
+        if not self.right:
+            self.optimizer.zero_grad()  # here
+
+    def update(self, batch):
+        self.zero()
+        self.backward(batch)
+        self.norms()
+        self.step()
+
+
 class SlowsTooEarly(Parts):
     def finish(self):
         if not self.right:
@@ -108,6 +123,7 @@ FAULTS = {
     ZeroesTooLate: "zero-before-step",
     SlowsTooEarly: "schedule-before-step",
     ZeroesAlone: "zero-before-step",
+    ZeroesInAReport: "zero-before-step",
 }
 
 

@@ -90,7 +90,8 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
     tracker.attempts += 1
     tracker.stepped()
     if tracker.attempts == CHECKED[0]:
-        loop.seen.ask(loop.statistics.after_step, tracker)
+        for look in (loop.statistics.after_step, *loop.on_check):
+            loop.seen.ask(look, tracker)
     loop.follow_update(tracker)
     if tracker.attempts % CHECK_PARAMETERS_EVERY == 0:
         tracker.note_groups()

@@ -111,7 +111,7 @@ def transcribed(given, targets, blank=0):
 
 
 def logits_to_ctc(out, x, y):
-    return transcribed(frames(out), torch.randint(1, 4, (16, 2)))
+    return transcribed(frames(out), torch.randint(1, 4, (16, 2)))  # here
 
 
 def normalised_over_time(out, x, y):
@@ -210,7 +210,8 @@ def watched(loss, tmp_path):
 @pytest.mark.parametrize("name, loss", [(name, loss) for name, losses in WRONG.items() for loss in losses])
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_what_a_loss_is_given(name, loss, tmp_path):
-    place = transcribed if "transcribed" in loss.__code__.co_names else loss
+    by_helper = "transcribed" in loss.__code__.co_names and loss is not logits_to_ctc
+    place = transcribed if by_helper else loss
     assert [(f.name, f.site[1]) for f in watched(loss, tmp_path).faults] == [(name, marked(place))]
 
 

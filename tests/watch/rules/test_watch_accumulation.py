@@ -151,12 +151,12 @@ def stepped_with_epoch_number(model, optimizer, scaler, schedule):
 
 
 def cosine(model, optimizer, length):
-    schedule = lr_scheduler.CosineAnnealingLR(optimizer, length)
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, length)  # here
     for i, batch in enumerate(batches(12)):
         (loss_of(model, batch) / 4).backward()
         if i % 4 == 3:
             optimizer.step()
-            schedule.step()  # here
+            schedule.step()
             optimizer.zero_grad()
 
 

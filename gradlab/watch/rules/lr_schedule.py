@@ -14,7 +14,7 @@ import torch
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import handed_line
+from gradlab.watch.making_lines import handed_line, making_line
 from gradlab.watch.source_lines import setting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import schedule_lengths
@@ -106,7 +106,7 @@ def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
 
 def made_at(schedule: Any, name: str, site: CallSite | None, detail: str, *since: int) -> Violation:
     """What is wrong with how a schedule is made is named there, if that is known; else at its step."""
-    made = handed_line(schedule, site)
+    made = (making_line if name == "schedule-of-another-optimizer" else handed_line)(schedule, site)
     if made is None or made == site:
         return name, site, detail, *since  # type: ignore[return-value]
     return name, made, f"{detail}; it is stepped at {format_site(site)}", *since  # type: ignore[return-value]

@@ -136,13 +136,13 @@ def diagnose(
 def excluded(run: FinishedRun) -> list[str]:
     """Causes that a run does not have."""
     h = run.history
-    grew = h.largest > FAR * min(h.norm_drift[0], h.norms_of_all.median) or not h.norms_of_all.count
-    bounded = run.second_moments or not (grew or run.ended_nonfinite or run.status == "failed")
+    usual = min(filter(math.isfinite, (h.norm_drift[0], h.norms_of_all.median)), default=0.0)
+    bounded = h.largest <= FAR * usual and not run.ended_nonfinite and run.status != "failed"
     known = {
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
         "gradients are not clipped": run.clips or bounded,
         "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
-        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first or h.update_ratios.values[:1] <= [LARGE],
+        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first or any(r <= LARGE for r in h.update_ratios.values[:1]),
         "Adam's second moments lag (beta2)": not run.second_moments,
     }
     return [cause for cause, has_it_not in known.items() if has_it_not]

@@ -27,7 +27,7 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
     if by == "bad_batch" and e.found[by].get("steep"):  # more samples than these would stand out, one after the other
         lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
-        yield code("loss", lines, "samples like all others have losses or gradients far above theirs")
+        yield code("loss", lines, "ordinary samples have losses or gradients far above those of the others")
     elif indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
         many = len(indices) > 1

@@ -121,9 +121,7 @@ def evidence(run: RunRecord) -> Evidence:
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,
         sizes=sizes,
-        recurrent=frozenset(
-            n for n in sizes if n.rpartition(".weight_hh")[0] in (run.layer_header.get("recurrent") or ())
-        ),
+        recurrent=frozenset(recurrent_weights(sizes, run.layer_header.get("recurrent") or ())),
         biases=biases,
     )
 

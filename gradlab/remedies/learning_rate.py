@@ -105,7 +105,9 @@ def rate_that_took(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.largest_ratio > FAR * LARGE_RATIO:
         yield from lower_rates(e, c)
     else:
-        yield rate(e, c, 0.1, "early layers had a gradient at first, and updates took it away: a tenth of the rate")
+        yield rate(
+            e, c, 0.1, "early layers had a gradient at first, and updates took it away; this is a tenth of the rate"
+        )
 
 
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -135,12 +135,13 @@ def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Less weight for all terms but those that are not learnt."""
     unlearnt = e.found.get("unlearnt_term", {}).get("terms", [])
     names, weights = listed(unlearnt), getattr(c.loss, "weights", None)
+    they, ends = ("it", "ends") if len(unlearnt) == 1 else ("they", "end")
     if weights is not None and (others := [name for name in e.terms if name not in unlearnt]):
         made = {**weights, **{name: two_digits(OUTWEIGHED * weights.get(name, 1.0)) for name in others}}
-        why = f"{names} ends no better than a constant answer: a hundredth of the weight of {listed(others)}"
+        why = f"{names} {ends} no better than a constant answer: a hundredth of the weight of {listed(others)}"
         yield setting("loss.weights", why, {"loss.weights": made})
     lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
-    yield code("weights", lines, "it ends no better than a constant answer")
+    yield code("weights", lines, f"{they} {ends} no better than a constant answer")
 
 
 def logits(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -181,11 +181,19 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
 def initial_overflows(trainer: TrainerState, found: Overflow) -> tuple[int, int] | None:
     """Of some micro-batches, the failing ones among them, those whose forward pass overflows with the initial weights.
 
-    And of how many; None where it is not the forward pass that overflows.
+    And of how many; None where it is not the forward pass that overflows, or a second model cannot be made or run.
     """
     first = trainer.streak or trainer.latest
     if first is None or found.phase not in ("forward", "between") or not runs_alone(trainer):
         return None
+    try:
+        return overflows_of_another(trainer, first)
+    except (RuntimeError, ValueError, TypeError):  # out of memory, or of the user's model
+        return None
+
+
+def overflows_of_another(trainer: TrainerState, first: Attempt) -> tuple[int, int]:
+    """The same, of a model with the weights that the run began with."""
     randomness.seed_all(trainer.config.seed)
     begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module.train()
     size = trainer.config.data.batch_size * first.steps * trainer.world.size

@@ -208,3 +208,9 @@ def test_what_is_left_of_a_loss_is_of_the_model_that_was_inspected() -> None:
         "70% of the loss of the best constant answer is left in the last evaluation"
         in told(diagnose(stream, known), "dead_units").sentence
     )
+
+
+def test_a_first_update_that_was_not_measured_says_nothing_of_a_warm_up() -> None:
+    for ratio, lacks in ((math.nan, True), (1e-3, False), (0.5, True)):
+        lines = [line(i, 2 + i / 10) | {"lr": 1e-3, "update/ratio": ratio} for i in range(1, 100)]
+        assert ("there is no warm-up" in told(verdict(lines), "diverged").causes) == lacks, ratio

@@ -190,9 +190,9 @@ def test_what_a_run_does_is_not_what_it_lacks() -> None:
     assert told(verdict(rising, clips=True), "diverged").causes == ["the learning rate is too high"]
     for first, causes in ((0.1, 3), (1e-3, 2)):  # a first update of ordinary size needs no warm-up
         constant = [one | {"lr": 1e-3, "update/ratio": first} for one in rising]
+        assert len(told(verdict(constant), "diverged").causes) == causes - 1, "no norm is out of the usual"
         constant[70]["grad/norm"] = 50.0
-        assert len(told(verdict(constant, second_moments=False), "diverged").causes) == causes
-        assert len(told(verdict(constant), "diverged").causes) == causes - 1, "Adam's steps have one size"
+        assert len(told(verdict(constant), "diverged").causes) == causes
         constant[70]["grad/norm"] = 2.0
         assert len(told(verdict(constant, second_moments=False), "diverged").causes) == causes - 1, "none to clip"
 
@@ -558,7 +558,7 @@ def test_a_gradient_is_multiplied_at_layers_only_where_early_ones_get_more(
     causes = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
     assert any("multiplied" in cause for cause in causes) == grows
     summed = told(diagnose(stream, Measurements("failed", "not finite", header=header, summed=True)), "exploding")
-    assert summed.causes[0] == "the loss is the sum of its samples'"
+    assert summed.causes[0] == "the loss is summed over the samples"
 
 
 @pytest.mark.parametrize("size", [1.0, 50.0, 5e3, math.nan])

@@ -142,7 +142,7 @@ class Exploding(Rule):
         large = [name for name, is_ordinary in run.ordinary.items() if not is_ordinary]
         initial = [f"{' or '.join(large)} are too large"] if large else []
         if run.summed:
-            found.causes = ["the loss is the sum of its samples'", rate, *initial, *multiplied]
+            found.causes = ["the loss is summed over the samples", rate, *initial, *multiplied]
         elif initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
             found.causes = [*initial, *multiplied, rate]
         elif max(self.moved, self.first.get("update/ratio", 0.0)) > self.large:

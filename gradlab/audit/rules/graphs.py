@@ -59,56 +59,33 @@ def state_keeps_graph(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """A recurrent network's state goes from batch to batch with its graph, which each backward pass frees."""
     if loop.statement is None:
         return
-    trained = [*moved(loop), *put_into_train(loop)]
     for event in loop.events:
         value = event.value
         if event.kind != "backward" or value is None or not frees(event):
             continue
-        own = [e for e in value.chain if e.frames == event.frames]
-        others = [e for e in loop.events if e.kind == "forward" and e.frames == event.frames and e not in own]
-        others = [e for e in others if e.value is not None and any(overlap(e.value, one) for one in trained)]
-        for forward in filter(differentiable, [*own, *others]):
-            if carried_over(forward, loop.statement.node, forward in own):
+        for forward in (e for e in value.chain if e.frames == event.frames and differentiable(e)):
+            if carried_over(forward, loop.statement.node):
                 yield event.path, event.node
                 return
 
 
-def carried_over(forward: Event, loop: ast.AST, leads: bool) -> bool:
-    """Whether a recurrent network receives what it returned in the iteration before, and nothing else has it.
-
-    Of a class that is not seen, it is one if its state begins anew now and then; leads: to the loss, as is known.
-    """
+def carried_over(forward: Event, loop: ast.AST) -> bool:
+    """Whether a recurrent network receives what it returned in the iteration before, and nothing else has it."""
     model, call = forward.value.root() if forward.value is not None else None, forward.node
     made = next((n for n in walk(loop) if isinstance(n, ast.Assign) and n.value is call), None)
-    if made is None or model is None or not isinstance(call, ast.Call):
+    if made is None or model is None or not recurrent(model) or not isinstance(call, ast.Call):
         return False
     results = [one for target in made.targets if isinstance(target, ast.Tuple) for one in target.elts[1:]]
     given = names([*call.args, *(k.value for k in call.keywords)])
     own = {id(part) for part in walk(made)}
     rest = [part for part in walk(loop) if id(part) not in own]
-    states = [name for name in names(results) if name in given]
-    if leads and recurrent(model) and any(not any(has(part, name) for part in rest) for name in states):
-        return True
-    return not (model.lineage or model.maker) and any(begins_anew(name, call, own, loop) for name in states)
-
-
-def begins_anew(name: str, call: ast.Call, own: set[int], loop: ast.AST) -> bool:
-    """Whether a name is bound to something new under a condition, and otherwise given to the same network alone."""
-    tests = [part for part in walk(loop) if isinstance(part, ast.If)]
-    inside = {id(part) for test in tests for one in (*test.body, *test.orelse) for part in walk(one)}
-    bound = [p for p in walk(loop) if isinstance(p, ast.Assign) and name in names(p.targets) and id(p) not in own]
-    calls = [p for p in walk(loop) if isinstance(p, ast.Call) and ast.unparse(p.func) == ast.unparse(call.func)]
-    known = {id(part) for one in (*calls, *bound) for part in walk(one)} | own
-    elsewhere = any(dotted(part) == name and id(part) not in known for part in walk(loop))
-    alone = all(name in names([*one.args, *(k.value for k in one.keywords)]) for one in calls)
-    anew = [one for one in bound if id(one) in inside and all(dotted(part) != name for part in walk(one.value))]
-    return bool(bound) and len(anew) == len(bound) and alone and not elsewhere
+    return any(name in given and not any(has(part, name) for part in rest) for name in names(results))
 
 
 def names(items: Sequence[ast.expr]) -> set[str]:
     """Of some expressions, and of tuples among them."""
-    flat = [part for item in items for part in (item.elts if isinstance(item, (ast.Tuple, ast.List)) else [])]
-    return {name for item in items if (name := dotted(item))} | (names(flat) if flat else set())
+    parts = [part for item in items for part in (item.elts if isinstance(item, (ast.Tuple, ast.List)) else [item])]
+    return {dotted(part) for part in parts} - {""}
 
 
 def has(node: ast.AST, name: str) -> bool:

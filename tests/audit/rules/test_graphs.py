@@ -212,7 +212,7 @@ for x, y in loader:
     (F.cross_entropy(model(x), y) + distance(model(x), x)).backward()
     optimizer.step()
 """,
-    "a state that goes on with its graph, and one that is cut, by the loop or by the network": """
+    "a state that goes on with its graph, and one that is cut, by the loop or by the network, or perhaps": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -252,6 +252,20 @@ def each(net):
         F.cross_entropy(out, y).backward()
         optimizer.step()
 each(Net())
+from elsewhere import Memory
+def remembers():
+    net = Memory(8)
+    net.train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    memories = None
+    for i, (x, y) in enumerate(loader):
+        if i % 50 == 0:
+            memories = None
+        optimizer.zero_grad()
+        out, memories = net(x, memories)
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+remembers()
 rnn = nn.LSTM(8, 4)
 optimizer = torch.optim.SGD(rnn.parameters(), lr=0.1)
 h, c = torch.zeros(1, 4), torch.zeros(1, 4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name, dotted, walk
+from gradlab.audit.source.syntax import Nodes, called_name, dotted, walk
 
 LOSS = re.compile(r"loss|criterion|entropy|mse|bce|nll", re.I)
 """Names of losses, and of functions that compute them."""
@@ -29,9 +29,10 @@ def overwritten(module: Module) -> Iterator[ast.AST]:
     nodes: list[Block] = [node for kind in BLOCKS for node in module.source.nodes.of(kind)]
     blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
     around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
-    yield from mistyped(module.source.nodes.of(ast.Assign))
+    plus = mistyped(module)
+    yield from bound_again(module, plus)
     for node, block in blocks:
-        yield from in_block(block, [*behind(node, around)])
+        yield from in_block(block, [*behind(node, around)], {*map(id, plus)})
 
 
 def behind(node: ast.stmt, around: Mapping[int, tuple[ast.stmt, list[ast.stmt]]]) -> Iterator[ast.stmt]:
@@ -45,9 +46,10 @@ def is_backward(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GOING
 
 
-def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
+def in_block(block: list[ast.stmt], after: list[ast.stmt], plus: Set[int]) -> Iterator[ast.AST]:
+    """plus: the `=+` of the module, which are another mistake."""
     for i, loop in enumerate(block):
-        if replaced(loop, block[i + 1 :]):
+        if replaced(loop, block[i + 1 :], plus):
             yield loop
         if isinstance(loop, ast.For) and not any(isinstance(part, LEAVING) or is_backward(part) for part in walk(loop)):
             for one in statements(loop.body):
@@ -61,7 +63,7 @@ def in_block(block: list[ast.stmt], after: list[ast.stmt]) -> Iterator[ast.AST]:
                     yield one
 
 
-def replaced(made: ast.stmt, rest: list[ast.stmt]) -> bool:
+def replaced(made: ast.stmt, rest: list[ast.stmt], plus: Set[int]) -> bool:
     """Whether a loss has a name that is bound to something else before it is used, and no other name goes backward."""
     name, terms = stored_name(made, True), losses_in(getattr(made, "value", made))
     if not LOSS.search(name) or not isinstance(made, ast.Assign) or not terms:
@@ -72,7 +74,7 @@ def replaced(made: ast.stmt, rest: list[ast.stmt]) -> bool:
         elif name in loaded(one) | stored(one):
             again = stored_name(one, True) == name and not loaded(one) & {name, *terms}
             going = goes_on(name, rest[i + 1 :], False) and not any(goes_on(term, rest, False) for term in terms)
-            return again and going and not positive(one)
+            return again and going and id(one) not in plus
         elif "." in name and any(isinstance(part, ast.Call) for part in walk(one)):
             return False  # a method, which may use it
     return False
@@ -87,22 +89,26 @@ def losses_in(node: ast.AST) -> set[str]:
     return {dotted(node)} if LOSS.search(dotted(node)) and not NUMBER.search(dotted(node)) else set()
 
 
-def mistyped(assignments: list[ast.Assign]) -> Iterator[ast.AST]:
-    """`loss =+ term`, which is no `+=`, where the loss has a value already."""
-    bound: set[str] = set()
-    for one in assignments:
-        name = dotted(one.targets[0])
-        if positive(one) and name in bound and LOSS.search(name):
+def mistyped(module: Module) -> list[ast.Assign]:
+    """`loss =+ term`, which is no `+=`: the text shows it, as a plus in parentheses or after a space is a sign."""
+    if "=+" not in module.source.text:
+        return []
+    lines = [line.encode("utf-8", "surrogatepass") for line in module.source.text.split("\n")]
+    places = [(one, lines[one.value.lineno - 1], one.value.col_offset) for one in module.source.nodes.of(ast.Assign)]
+    return [one for one, line, at in places if line[max(at - 1, 0) : at + 1] == b"=+"]
+
+
+def bound_again(module: Module, plus: list[ast.Assign]) -> Iterator[ast.AST]:
+    """Those of a loss that has a value already, in the same function."""
+    nodes = module.source.nodes if plus else Nodes(None)
+    functions = sorted([*nodes.of(ast.FunctionDef), *nodes.of(ast.AsyncFunctionDef)], key=lambda one: one.lineno)
+    home = {id(part): function for function in functions for part in walk(function)}  # the innermost comes last
+    bound: set[tuple[ast.AST | None, str]] = set()
+    for one in nodes.of(ast.Assign):
+        known = (home.get(id(one)), dotted(one.targets[0]))
+        if one in plus and known in bound and LOSS.search(known[1]):
             yield one
-        bound |= {name}
-
-
-def positive(node: ast.stmt) -> bool:
-    """Whether the sign of what is assigned is a plus."""
-    value = node.value if isinstance(node, ast.Assign) else None
-    while isinstance(value, ast.BinOp):
-        value = value.left
-    return isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.UAdd)
+        bound |= {known}
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -105,6 +105,19 @@ CASES = {
         if x.mean() > 0:
             extra_loss = total
             extra_loss =+ 0.1 * judge(-x)  # expect: GL717""",
+    "a plus of the first term, and of a loss of another function": """
+        def evaluate():
+            total_loss = judge(x)
+            real_loss = judge(x)
+        def train():
+            total_loss = (
+                + 0.5 * F.mse_loss(scores, y)
+                + 0.1 * scores.square().mean()
+            )
+            real_loss =+ total_loss
+        total_loss = judge(x)
+        total = total_loss
+        total_loss = + judge(x)""",
     "a plus that adds": """
         first_loss, second_loss = judge(x), judge(y)
         total_loss = first_loss

@@ -9,5 +9,5 @@ def extreme(max_norm: float) -> bool:
 
 
 def tight(max_norm: float) -> bool:
-    """Too small for a ResNet."""
-    return max_norm <= 1
+    """Too small for a ResNet; 0 and less turn clipping off."""
+    return 0 < max_norm <= 1

@@ -53,3 +53,11 @@ def test_a_setting_that_the_program_sets_is_not_its_default(change, tmp_path):
     text = f"def train(args):\n    {change}\n    if True:" + LOOP.format(clip="args.grad_clip") + "\ntrain(parse())"
     (tmp_path / "a.py").write_text(HEAD + PARSED.format(bound="1e-4") + text)
     assert audited(tmp_path / "a.py", "GL802") == []
+
+
+@pytest.mark.parametrize("bound", ["1.0", "0.0", "-1"])
+def test_a_default_that_turns_clipping_off_is_not_tight(bound, tmp_path):
+    text = HEAD + PARSED.format(bound=bound) + "from torchvision.models import resnet50\nmodel = resnet50()\n"
+    text += "def train(args):\n    if args.grad_clip > 0:" + LOOP.format(clip="args.grad_clip") + "\ntrain(parse())"
+    (tmp_path / "a.py").write_text(text)
+    assert len(audited(tmp_path / "a.py", "GL804")) == (bound == "1.0")

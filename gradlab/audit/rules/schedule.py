@@ -37,10 +37,10 @@ def in_batches(schedule: Value) -> bool:
     return bool(counted) and not SHORTER.search(counted[-1]) and "update" not in counted[-1].split(" <- ")[-1].lower()
 
 
-def per_batch(schedule: Value, loop: TrainingLoop, text: str) -> bool:
+def per_batch(schedule: Value, loop: TrainingLoop, module: Module | None) -> bool:
     """Whether a schedule's length is that of all epochs in samples, divided by the size of a batch and by no window.
 
-    What a name comes from may divide by the window only where that is the size of a batch; text: of the file.
+    What a name comes from may divide by the window only where that is the size of a batch.
     """
     pairs = zip(schedule.lengths[-1:], schedule.named_lengths[-1:])
     pieces = [pair for text, named in pairs for pair in zip(text.split(" <- "), named.split(" <- "))]
@@ -48,14 +48,25 @@ def per_batch(schedule: Value, loop: TrainingLoop, text: str) -> bool:
     if not (PER_BATCH.search(whole) and "epoch" in whole.lower()) or ALL_RANKS.search(whole) or not loop.period:
         return False
     divided = [text for text, named in pieces if loop.period in named or SHORTER_WINDOW.search(text)]
-    divides = any(SHORTER_WINDOW.search(found[0]) for found in SIZE_DIVIDED.finditer(text))
-    return all(SIZE_DIVIDED.search(piece) for piece in divided) and (bool(divided) or not divides)
+    return all(SIZE_DIVIDED.search(piece) for piece in divided) and (
+        bool(divided) or not of_update(module, loop.period)
+    )
+
+
+def of_update(module: Module | None, period: str) -> bool:
+    """Whether a file divides the size of a batch by the length of a window, or to find it: an update has that size."""
+    if module is None:
+        return False
+    nodes, window = module.source.nodes, {name.split(".")[-1] for name in re.findall(r"([\w.]+)#", period)}
+    whole = [ast.unparse(n) for kind in (ast.Assign, ast.AnnAssign, ast.keyword) for n in nodes.of(kind)]
+    divided = [one for one in whole if SIZE_DIVIDED.search(one)]
+    divided += [found[0] for found in SIZE_DIVIDED.finditer(module.source.text)]  # wherever that is
+    return any(SHORTER_WINDOW.search(one) or window & {*re.findall(r"\w+", one)} for one in divided)
 
 
 def in_micro_batches(schedule: Value, loop: TrainingLoop, step: Event) -> bool:
     """Whether the length of a schedule that is stepped here counts micro-batches."""
-    text = step.module.source.text if step.module is not None else ""
-    return in_batches(schedule) or as_long(schedule, loop) or per_batch(schedule, loop, text)
+    return in_batches(schedule) or as_long(schedule, loop) or per_batch(schedule, loop, step.module)
 
 
 def said_to_count(schedule: Value) -> bool:

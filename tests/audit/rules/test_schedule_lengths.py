@@ -38,6 +38,7 @@ LINEAR = "optimizer, num_warmup_steps=9, num_training_steps=steps)"
 PART = "args.batch_size = args.batch_size // args.n\n    "
 OPAQUE = "steps = len(loader){per} * args.epochs\n    schedule = WarmupLinearSchedule(optimizer, t_total=steps)"
 EACH = "each = len(samples) // args.bs{per}\n    schedule = CosineAnnealingLR(optimizer, T_max=each * args.epochs)"
+WHOLE = "{window} = args.batch_size // {by}\n    " + SAMPLES.format(size="args.batch_size", rest=LINEAR)
 UPDATES = {
     "samples by the size of a batch": SAMPLES.format(size="args.batch_size", rest=LINEAR + "  # expect: GL403"),
     "samples by the size of a part of a batch": PART
@@ -50,6 +51,10 @@ UPDATES = {
     "samples by the size of all": SAMPLES.format(size="args.global_batch_size", rest=LINEAR),
     "samples by the size of a window": "size = args.batch_size * args.n\n    "
     + SAMPLES.format(size="size", rest=LINEAR),
+    "a window of a batch by the size of its parts": WHOLE.format(window="args.n", by="args.device_batch"),
+    "a window of a batch by the number of its samples": WHOLE.format(window="accum_steps", by="8")
+    + "\n    args.n = accum_steps",
+    "samples by the size of a batch, and another part": WHOLE.format(window="shown", by="8") + "  # expect: GL403",
     "batches of an epoch by another name": EACH.format(per="") + "  # expect: GL403",
     "updates of an epoch by another name": EACH.format(per=" // args.n"),
     "a schedule of unseen making": OPAQUE.format(per="") + "  # expect: GL403",

@@ -15,6 +15,8 @@ PLAIN = {"object", "ABC", "abc.ABC", "Generic", "Protocol", "NamedTuple", "Enum"
 """Bases that add no methods."""
 OF_CHOICE = re.compile(r"Optimizer$")
 """Names of classes that are optimizers even where their base is chosen at run time."""
+RECORD = re.compile(r"(dataclass|define|attrs|^attr\.s)$")
+"""Decorators that make a class's __init__ from its annotations."""
 DEEP = 5
 """How deep bases of bases are looked for."""
 
@@ -75,9 +77,25 @@ def definition(project: Project, name: str, module: Module) -> tuple[Module, ast
 
 
 def fields(value: Value) -> list[str]:
-    """The annotated names of a class and its bases, in order: what a dataclass or a named tuple is made with."""
-    found = [part for node in reversed(value.lineage) for part in node.body if isinstance(part, ast.AnnAssign)]
-    return list(dict.fromkeys(part.target.id for part in found if isinstance(part.target, ast.Name)))
+    """The annotated names that an object of a dataclass, or of a class like it, is made with, in order."""
+    found = [part for node in reversed(value.lineage) if is_record(node) for part in node.body]
+    return list(dict.fromkeys(name for part in found if (name := field_name(part))))
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Whether the annotations of a class say what its objects are made with."""
+    decorators = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+    named = any(dotted(base).split(".")[-1] == "NamedTuple" for base in node.bases)
+    return named or any(RECORD.search(dotted(one)) for one in decorators)
+
+
+def field_name(part: ast.stmt) -> str:
+    """The name that an annotation of a class gives to what is made with it; empty if that is not given."""
+    if not isinstance(part, ast.AnnAssign) or re.search(r"\b(ClassVar|KW_ONLY)\b", ast.unparse(part.annotation)):
+        return ""
+    given = part.value.keywords if isinstance(part.value, ast.Call) else []
+    unset = any(one.arg == "init" and ast.unparse(one.value) == "False" for one in given)
+    return "" if unset or not isinstance(part.target, ast.Name) else part.target.id
 
 
 def forget_assigned(value: Value) -> None:

@@ -29,7 +29,8 @@ def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[st
         engine.enter(*found, args, keywords, value, at)
     elif value.kind == "instance":
         names = fields(value)
-        value.attributes |= {**dict(zip(names, args)), **{k: v for k, v in keywords.items() if k in names}}
+        placed = {} if value.framework else dict(zip(names, args))  # a base that is not seen has fields before them
+        value.attributes |= {**placed, **{k: v for k, v in keywords.items() if k in names}}
         if (found := value.method("__post_init__")) is not None:
             engine.enter(*found, [], {}, value, at)
     forget_assigned(value)

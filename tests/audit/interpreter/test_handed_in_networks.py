@@ -84,6 +84,8 @@ def fit(net, batches, settings):
             if (i + 1) % state.length == 0:
                 update(state, settings)
 """
+WRONG = RECORD.replace(" // 4 *", " *").replace("schedule=schedule", "schedule")
+RECORDED = "@dataclass\nclass State:\n"
 FROZEN = """
 def tune(net, words, batches):
     words.requires_grad_(False)
@@ -134,6 +136,11 @@ CASES = {
     "detached in a phase": (PHASES, "out = net(x)", "out = net(x).detach()", {"out = ": "GL712"}),
     "a softmax for one of two losses": (PHASES, "criterion(out, y)", "criterion(F.softmax(out, -1), y)", {"criterion(F": "GL609"}),
     "a record's schedule in micro-batches": (RECORD, " // 4 *", " *", {"OneCycleLR": "GL403"}),
+    "a record of another package": (WRONG, RECORDED, "@attrs.define(slots=True)\nclass State:\n", {"OneCycleLR": "GL403"}),
+    "a record with what it is not made with": (WRONG, RECORDED, f"{RECORDED}    kind: ClassVar[str] = 'x'\n    at: int = field(init=False)\n", {"OneCycleLR": "GL403"}),
+    "a named tuple": (WRONG, RECORDED, "class State(NamedTuple):\n", {"OneCycleLR": "GL403"}),
+    "annotations of a class that is made elsewhere": (WRONG, RECORDED, "class State(elsewhere.Base):\n", {}),
+    "a record after fields of a class that is not seen": (WRONG.replace("    net: nn.Module\n", ""), RECORDED, "@dataclass\nclass State(elsewhere.Base):\n", {}),
     "frozen weights are clipped": (FROZEN, "norm_(net", "norm_(words", {"clip_grad": "GL705"}),
     "as long as the epochs, by another name": (EPOCHS, "    self.schedule.step()", "        self.schedule.step()", {"CosineAnnealingLR(self.opt": "GL405"}),
     "unscaled before there is a gradient": (SCALED, "        scaler.scale(loss).backward()\n        scaler.unscale_(opt)\n", "        scaler.unscale_(opt)\n        scaler.scale(loss).backward()\n", {"clip_grad": "GL201"}),

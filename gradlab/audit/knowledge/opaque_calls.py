@@ -9,6 +9,7 @@ import sys
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT, SHOWS
 from gradlab.audit.knowledge.schedule_lengths import measure
+from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.provenance import LONGEST, first_cut, is_traced
@@ -37,6 +38,12 @@ CLASS = re.compile(r"[A-Z]\w*[a-z]|[A-Z]{2,}\d*$")
 """Names of classes."""
 SIZE = re.compile(r"^$|size|batch|num|^n$", re.I)
 """Names of how many are drawn from what is stored; without a name it is a number in the text."""
+STORE = re.compile(r"buffer|memory|replay|data|experience", re.I)
+"""Names of what stores samples."""
+PUTS = r"(push|add|append|extend|store|insert|put|remember)\w*"
+"""Methods that give samples to what stores them."""
+TRAINS = r"(\w+\.)*(named_parameters|parameters|train|to|cuda)"
+"""Methods of networks that are trained, and of their parts."""
 LENGTHS = re.compile(r"(?<!t)arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -64,7 +71,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
     data = owner is not None and (owner.kind == "bool" or (owner.kind == "unknown" and owner.traced))
     numbers = bool(call.values) and all(v.kind in ("number", "unknown") and SIZE.search(v.name) for v in call.values)
-    drawn = owner is not None and owner.kind == "unknown" and name == "sample" and numbers
+    drawn = owner is not None and owner.kind == "unknown" and name == "sample" and numbers and stores(call, owner)
     traced = drawn or (data and (name in MOVING or all(map(is_traced, call.values))))
     lost = first_cut(owner) if owner is not None and traced else None
     lengths = lengths_given(call) if re.search("sched", name, re.I) else []
@@ -91,6 +98,14 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     )
     measure(engine, result, lengths)
     return result
+
+
+def stores(call: CallSite, owner: Value) -> bool:
+    """Whether an object keeps the samples that are drawn from it: those of a network may have its graph."""
+    receiver = dotted(call.node.func.value) if isinstance(call.node.func, ast.Attribute) else ""
+    text, name = call.engine.module.source.text, re.escape(receiver.split(".")[-1])
+    given = STORE.search(f"{receiver} {owner.maker}") or re.search(rf"\b{name}\.{PUTS}\(", text)
+    return bool(name and given) and not re.search(rf"\b{name}\.{TRAINS}\(", text)
 
 
 def pass_networks(call: CallSite) -> None:

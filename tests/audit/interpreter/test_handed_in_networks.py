@@ -123,6 +123,16 @@ def fit(net, batches):
         scaler.step(opt)
         scaler.update()
 """
+DRAWN = """
+def fit(transform, drawn):
+    opt = torch.optim.Adam(transform.parameters())
+    for x, y in loader:
+        opt.zero_grad()
+        loss = -model(drawn.sample(64)).mean()
+        loss.backward()
+        opt.step()
+"""
+PASSED = "for x, y in loader:\n"
 ZERO = "        self.one.zero_grad()\n"
 MADE = "self.criterion(self.second(made), torch.ones(4, 1)).backward()\n"
 CASES = {
@@ -141,6 +151,10 @@ CASES = {
     "a named tuple": (WRONG, RECORDED, "class State(NamedTuple):\n", {"OneCycleLR": "GL403"}),
     "annotations of a class that is made elsewhere": (WRONG, RECORDED, "class State(elsewhere.Base):\n", {}),
     "a record after fields of a class that is not seen": (WRONG.replace("    net: nn.Module\n", ""), RECORDED, "@dataclass\nclass State(elsewhere.Base):\n", {}),
+    "what may be drawn with its graph": (DRAWN, "", "", {}),
+    "what is drawn from a network whose part is trained": (DRAWN.replace("drawn", "flow_memory"), "transform.p", "flow_memory.net.p", {}),
+    "what is drawn from what is stored": (DRAWN, PASSED, f"{PASSED}        drawn.push(x, y)\n", {"opt.step()": "GL701"}),
+    "what is drawn from a memory": (DRAWN.replace("drawn", "memory"), "", "", {"opt.step()": "GL701"}),
     "frozen weights are clipped": (FROZEN, "norm_(net", "norm_(words", {"clip_grad": "GL705"}),
     "as long as the epochs, by another name": (EPOCHS, "    self.schedule.step()", "        self.schedule.step()", {"CosineAnnealingLR(self.opt": "GL405"}),
     "unscaled before there is a gradient": (SCALED, "        scaler.scale(loss).backward()\n        scaler.unscale_(opt)\n", "        scaler.unscale_(opt)\n        scaler.scale(loss).backward()\n", {"clip_grad": "GL201"}),

@@ -91,7 +91,8 @@ def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
 def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
     """At the end: do schedules that replace each other begin their warm-up again, or never come to change anything?
 
-    Cycles that fall, and rise with the next schedule, are restarts, if each comes to its end.
+    Cycles that fall, and rise with the next schedule, are restarts, if each comes to its end. So are stages, as of
+    several tasks, that are ended early: their steps are not as many each time. The last one may be under way.
     """
     if len(lives) < LIVES or len({(life.kind, life.site) for life in lives}) > 1:
         return
@@ -100,8 +101,10 @@ def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
         yield "schedule-made-anew", site, f"{times}, and the learning rate never changes"
     elif all(one.start < one.end > two.start for one, two in pairwise(lives)):
         yield "schedule-made-anew", site, f"{times}, and each begins its warm-up again"
-    elif all(PARTS * life.steps <= life.length for life in lives):
-        yield "schedule-made-anew", site, f"{times}, and each makes {lives[0].steps} of {lives[0].length} steps"
+    elif len({(life.steps, life.length) for life in lives[:-1]}) == 1 and lives[-1].steps <= lives[0].steps:
+        steps, length = lives[0].steps, lives[0].length
+        if PARTS * steps <= length:
+            yield "schedule-made-anew", site, f"{times}, and none makes more than {steps} of {length} steps"
 
 
 def made_at(schedule: Any, name: str, site: CallSite | None, detail: str, *since: int) -> Violation:

@@ -240,7 +240,11 @@ ANEW = {
     "hardly begun": (lambda o: schedules.CosineAnnealingLR(o, 32), True),
     "restarts": (lambda o: schedules.CosineAnnealingLR(o, 8), False),
     "chained": (lambda o: schedules.ExponentialLR(o, 0.9), False),
+    "stopped early": (lambda o: schedules.CosineAnnealingLR(o, 32), False),
+    "cut short": (lambda o: schedules.CosineAnnealingLR(o, 32), True),
 }
+UPDATES = {"stopped early": (7, 3, 8, 5, 4), "cut short": (8, 8, 8, 8, 3)}
+"""Of each epoch, where they are not 8."""
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -255,11 +259,11 @@ def test_a_schedule_that_is_made_anew(kind, once, tmp_path):
             line = inspect.currentframe().f_lineno + 2
             if not once:
                 schedule = make(optimizer)
-            for i, batch in enumerate(batches(8, seed=epoch)):
+            for i, batch in enumerate(batches(UPDATES.get(kind, (8,) * 5)[epoch], seed=epoch)):
                 optimizer.zero_grad()
                 loss_of(model, batch).backward()
                 optimizer.step()
-                if kind in ("rising", "restarts", "hardly begun") or i == 7:
+                if kind not in ("unchanged", "chained") or i == 7:
                     schedule.step()
     assert not watch.broken
     assert [(f.name, f.site[1]) for f in watch.faults] == [("schedule-made-anew", line)] * (is_wrong and not once)

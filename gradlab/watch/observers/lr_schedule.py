@@ -57,6 +57,7 @@ class ScheduleObserver:
         self.running, site = True, order_site()
         self.note_idle(schedule, optimizer, trackers, site)
         rate_before = rules.rate_of(optimizer)
+        ended: list[tuple[OptimizerTracker, int]] = []
         explicit_epoch = len(args) > 1 or bool(kwargs)
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
@@ -67,20 +68,22 @@ class ScheduleObserver:
             self.counts[id(schedule)] = (schedule, tracker, site, count)
             is_low = rate_before <= rules.LOW * tracker.rates.peak
             if rules.counts_epochs(schedule, count, tracker.attempts, is_low, loop_lengths):
-                detail = f"it ends after {count - 1} steps, the number of epochs; the rate rises again from here on"
-                found = rules.made_at(schedule, "schedule-too-short", site, detail)
-                self.loop.add_violations(tracker, [found])
+                ended.append((tracker, count - 1))
 
         lives = [self.life(tracker, schedule, site) for tracker in trackers]
 
         def after(result: Any, error: bool) -> None:
-            self.running = False
+            self.running, rate = False, rules.rate_of(optimizer)
             for life in lives:
-                life.steps, life.end = life.steps + 1, rules.rate_of(optimizer)
+                life.steps, life.end = life.steps + 1, rate
+            then = "rises again from here on" if rate > rate_before else f"is {rate:.2g} after that"
+            for tracker, length in ended:
+                detail = f"it ends after {length} steps, the number of epochs; the rate {then}"
+                self.loop.add_violations(tracker, [rules.made_at(schedule, "schedule-too-short", site, detail)])
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
-                seen = plateaus.Measured(float(metric), loss, rules.rate_of(optimizer) < rate_before)
+                seen = plateaus.Measured(float(metric), loss, rate < rate_before)
                 self.metrics.setdefault(id(schedule), []).append(seen)
 
         return after

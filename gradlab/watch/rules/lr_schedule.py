@@ -235,7 +235,8 @@ def set_by_hand(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Vi
 def counts_epochs(
     schedule: Any, steps: int, updates: int, is_low: bool, lengths: Callable[[], list[int | None]]
 ) -> bool:
-    """As it steps beyond its end, and its rate rises again: is that end the number of rounds of an outer loop?
+    """As it steps beyond its end, where its rate is nearly nothing or a cosine rises again: is that end the number of
+    rounds of an outer loop?
 
     It must be stepped at each update: folds of a few epochs may be as many as its own.
 

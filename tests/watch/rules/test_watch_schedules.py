@@ -300,13 +300,16 @@ FALLING = {
     "warmed up": warmed_up,
     "by hand": lambda o, length: schedules.LambdaLR(o, lambda s: 0.5 + 0.5 * math.cos(math.pi * s / length)),
     "to a half": lambda o, length: schedules.LambdaLR(o, lambda s: 0.75 + 0.25 * math.cos(math.pi * s / length)),
+    "linear": lambda o, length: schedules.LinearLR(o, 1.0, 0.0, total_iters=length),
+    "polynomial": lambda o, length: schedules.PolynomialLR(o, total_iters=length),
 }
+STAYS = ("linear", "polynomial")
 
 
 @pytest.mark.parametrize("kind", FALLING)
 @pytest.mark.parametrize(("epochs", "length", "each_batch"), [(10, 10, True), (10, 10, False), (8, 10, True)])
 def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, length, each_batch, kind, tmp_path):
-    """Its rate rises again; where its length is not that of the epochs, it may be one of several cycles."""
+    """Its rate rises again, or stays; where its length is not that of the epochs, it may be one of several cycles."""
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
     line = inspect.currentframe().f_lineno + 1
@@ -321,9 +324,12 @@ def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, lengt
                     schedule.step()
             if not each_batch:
                 schedule.step()
-    found = [(f.name, f.site[1], f.update) for f in watch.faults]
     wrong = each_batch and epochs == length and kind != "to a half"
-    assert found == [("schedule-too-short", line, 12)] * wrong
+    if kind in STAYS:
+        assert not wrong or "the number of epochs; the rate is 0 after that" in watch.faults[0].detail
+        return
+    assert [(f.name, f.site[1], f.update) for f in watch.faults] == [("schedule-too-short", line, 12)] * wrong
+    assert all("the rate rises again from here on" in f.detail for f in watch.faults)
 
 
 PROGRAM = """

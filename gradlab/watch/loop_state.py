@@ -159,8 +159,9 @@ class LoopState:
         """A function of the user's that the trainer calls: reported in place of `trainer_site`."""
         self.activations = ActivationWindows(models[0])
         self.on_new_optimizer: list[Callable[[OptimizerTracker], None]] = []
-        self.on_check: list[Callable[[OptimizerTracker], None]] = []
         """Called with the tracker of each optimizer that is added later."""
+        self.on_check: list[Callable[[OptimizerTracker], None]] = []
+        """Called once with each optimizer's tracker, after the first of the updates at which followers are checked."""
         self.lists_step: tuple[Callable[[OptimizerTracker], None], Callable[[OptimizerTracker], None]] | None = None
         """Called before and after steps, until the calls of one update are listed."""
         for optimizer in optimizers:

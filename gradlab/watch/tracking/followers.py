@@ -59,7 +59,8 @@ class Followers:
             return False
         if not self.places:
             shapes = {p.shape for t in self.trackers for p in t.params if p.numel() >= LEAST}
-            self.places = list(places_of(gc.get_objects(), shapes))[:MOST]
+            states = {id(state) for t in self.trackers for state in t.optimizer.state.values()}
+            self.places = list(places_of(gc.get_objects(), shapes, states))[:MOST]
         now = [(i, p) for i, place in enumerate(self.places) if (p := place()) is not None]
         self.before[tracker.index] = [(i, elements(p).clone()) for i, p in now]
         return tracker.attempts == CHECKED[-1] and all(self.found.get(tracker.index, [{}]))
@@ -95,13 +96,19 @@ class Followers:
                 yield checks[-1][key]
 
 
-def places_of(objects: Sequence[Any], shapes: set[torch.Size]) -> Iterator[Callable[[], torch.Tensor | None]]:
-    """Parameters, and the values of lists and dictionaries of tensors that have the shapes of weights."""
+def places_of(
+    objects: Sequence[Any], shapes: set[torch.Size], left_out: set[int]
+) -> Iterator[Callable[[], torch.Tensor | None]]:
+    """Parameters, and the values of lists and dictionaries of tensors that have the shapes of weights.
+
+    Python's lists and dictionaries take no weak references: they are held until the last check. left_out: ids of those
+    that are none of the loop's, as an optimizer's states of its parameters.
+    """
     for each in objects:
         if type(each) is nn.Parameter and each.numel() >= LEAST and each.is_floating_point() and not each.is_meta:
             yield weakref.ref(each)
     for each in objects:
-        if type(each) in (list, dict) and each:
+        if type(each) in (list, dict) and each and id(each) not in left_out:
             first = each[0] if type(each) is list else next(iter(each.values()))
             if type(first) is torch.Tensor and not first.requires_grad:
                 pairs = list(enumerate(each) if type(each) is list else each.items())

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -91,11 +92,15 @@ def test_an_average_that_is_no_network(follow, share, tmp_path):
         kept = {"list": list(kept.values())}
     optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
-        for batch in batches(52):
+        for i, batch in enumerate(batches(52)):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
             optimizer.step()
             follow(kept, model, share)
+            if i == 30:
+                holders = [place.args[0] for place in watch.loop.followers.places if isinstance(place, partial)]
+    states = list(optimizer.state.values())
+    assert holders and not any(each is state for each in holders for state in states)
     assert not watch.broken and not watch.loop.followers.places
     assert [(f.name, f.site[1]) for f in watch.faults] == [("average-inverted", marked(follow))] * (share == 0.99)
 

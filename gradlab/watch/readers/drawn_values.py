@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from linecache import getlines
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import USER, CallSite, call_site, origin
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.readers.broadcasts import above_the_model
@@ -75,7 +78,13 @@ class DrawnValues:
         self.rows: Any = WeakTensorKeyDictionary()
         """Tensor -> numbers of the drawn indices that its rows were picked by."""
         self.parts: Any = WeakTensorKeyDictionary()
-        """Tensor that nothing drawn is in -> which rows of another one it has."""
+        """Tensor that nothing drawn is in -> which rows of another one it has, which was there before any draw."""
+        self.older: Any = WeakTensorKeyDictionary()
+        """Tensors that were there when the loop began, and others with the same rows in the same places."""
+        self.held: set[int] = set()
+        """ids of the arrays and lists that running functions held then: orders among them are older, too."""
+        self.partly: Any = WeakTensorKeyDictionary()
+        """Tensors of which some rows may not have been picked by what was drawn since."""
         self.are_known = True
         """Whether no drawn index has become a Python number, which may pick rows unseen."""
         self.errors: Any = WeakTensorKeyDictionary()
@@ -87,6 +96,11 @@ class DrawnValues:
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
+        if not tracker.attempts:  # the loop begins
+            for each in gc.get_objects():
+                if type(each) is Tensor:
+                    self.older[each] = True
+            self.held = held_orders()
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -102,12 +116,14 @@ class DrawnValues:
             return
         if name in PICKS and name != "index_select" and (indices := order_outside(args[1], args[0])) is not None:
             self.note_pick(result, indices, not is_sorted(result))
+            self.note_order(result, args[1])
             self.shapes.append(None)
             self.made_of[result] = self.made_of.get(args[0], NONE) | {len(self.shapes) - 1}
             return
         if name in MAKERS and order_outside(args[0], None) is not None:
             self.shapes.append(None)
             self.made_of[result], self.orders[result] = frozenset([len(self.shapes) - 1]), True
+            self.note_order(result, args[0])
             return
         if name in PIECES and isinstance(result, (list, tuple)):
             starts = accumulate([len(each) for each in result], initial=0)
@@ -116,16 +132,21 @@ class DrawnValues:
             return
         if name == "__getitem__" and isinstance(args[1], slice) and args[1].step in (None, 1):
             self.note_piece(inputs[0], result, args[1].indices(len(args[0]))[0])
-        elif (
-            name in BY_ROWS and len(inputs) == 1 and inputs[0] in self.parts and result.shape[:1] == inputs[0].shape[:1]
-        ):
-            self.parts[result] = self.parts[inputs[0]]
+        elif name in BY_ROWS | COPIES and len(inputs) == 1 and isinstance(result, Tensor):
+            for known in (self.parts, self.older):
+                if inputs[0] in known and result.shape[:1] == inputs[0].shape[:1]:
+                    known[result] = known[inputs[0]]
+        elif name == "copy_" or (name == "__setitem__" and not isinstance(args[2], (bool, int, float))):
+            self.older.pop(args[0], None)
+            self.partly[args[0]] = True
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
         if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False
         if not made_of or not isinstance(result, Tensor) or name.endswith(SHAPES):
             return
         self.made_of[result] = made_of
+        if any(each in self.partly or (name not in PICKS and self.is_left(each, result)) for each in inputs):
+            self.partly[result] = True
         rows = NONE.union(*(self.rows_of(each, name) for each in inputs))
         self.rows[result] = self.rows.get(result, NONE).union(
             i for i in rows if result.shape[:1] == self.picks[i].indices.shape
@@ -155,6 +176,17 @@ class DrawnValues:
         self.rows[result] = self.rows.get(result, NONE) | {len(self.picks)}
         self.picks.append(Rows(indices, call_site(), as_drawn=as_drawn))
 
+    def note_order(self, result: Tensor, order: Any) -> None:
+        """It was made by an order that was drawn outside PyTorch: maybe before, and used for the target then."""
+        if not self.held.isdisjoint((id(order), id(getattr(order, "base", None)))):
+            self.partly[result] = True
+
+    def is_left(self, given: Tensor, result: Tensor) -> bool:
+        """Whether it may be a table whose rows are in their first order, as of a batch that is mixed with itself."""
+        same = given.dim() == result.dim() and given.shape[:1] == result.shape[:1]
+        drawn = given in self.noise or given in self.orders or self.rows.get(given)
+        return same and not drawn and not given.requires_grad
+
     def note_found(self, loss: Tensor, why: str, site: CallSite | None) -> None:
         self.found.append((loss.grad_fn, ("unrelated-target", site or call_site(), why)))
 
@@ -164,8 +196,11 @@ class DrawnValues:
             return
         part = (len(given), start, len(piece))
         if given not in self.made_of:
-            self.parts[piece] = part
+            if given in self.older:
+                self.parts[piece] = part
             return
+        if given in self.partly:
+            self.partly[piece] = True
         self.made_of[piece], whole = self.made_of[given], [self.picks[i] for i in self.rows.get(given, NONE)]
         self.rows[piece] = frozenset(range(len(self.picks), len(self.picks) + len(whole)))
         self.picks += [replace(each, indices=each.indices[start : start + len(piece)], part=part) for each in whole]
@@ -193,7 +228,12 @@ class DrawnValues:
         if others and apart and not any(torch.equal(one.indices, two.indices) for one in mine for two in others):
             return "its rows were drawn apart from those of the input", others[0].site
         part = self.parts.get(target)
-        if part is not None and all(each.part == part for each in mine) and bool((target != target[0]).any()):
+        if (
+            part is not None
+            and live not in self.partly
+            and all(each.part == part for each in mine)
+            and bool((target != target[0]).any())
+        ):
             return "its rows are in their first order, and those of the input in another one", mine[0].site
         return None
 
@@ -205,6 +245,18 @@ class DrawnValues:
     def end(self) -> Iterator[Violation]:
         yield from self.used[:1]
         self.forget()
+
+
+def held_orders() -> set[int]:
+    """ids of the arrays and lists that the user's running functions hold."""
+    frame: FrameType | None = sys._getframe(1)
+    found: set[int] = set()
+    while frame is not None:
+        if origin(frame.f_code.co_filename) == USER:
+            values = [*frame.f_locals.values(), *frame.f_globals.values()]
+            found |= {id(each) for each in values if type(each) in (list, np.ndarray)}
+        frame = frame.f_back
+    return found
 
 
 def is_sorted(rows: Tensor) -> bool:

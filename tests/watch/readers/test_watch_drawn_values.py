@@ -97,6 +97,33 @@ def tensors_of_arrays(*tables):
     return [table[order].split(16) for table, order in zip(tables, orders, strict=True)]
 
 
+def left_in_order_outside(x, y):
+    return x[np.random.default_rng(0).permutation(64)].split(16), y.float().long().split(16)
+
+
+def target_made_in_order(x, y):
+    """The rows of the target are permuted outside PyTorch."""
+    order, labels = np.random.default_rng(0).permutation(64), y.numpy().copy()
+    return x[order].split(16), torch.from_numpy(labels[order]).split(16)
+
+
+def target_listed_in_order(x, y):
+    order, labels = random.Random(0).sample(range(64), 64), y.tolist()
+    return x[order].split(16), torch.from_numpy(np.array([labels[j] for j in order])).split(16)
+
+
+def target_written_in_order(x, y):
+    order = np.random.default_rng(0).permutation(64)
+    y, labels = y.clone(), y.numpy()[order]
+    y[:] = torch.from_numpy(labels)
+    return x[order].split(16), y.split(16)
+
+
+def mixed_with_itself(x, y):
+    """The whole set: one of both losses has the labels in their first order."""
+    return (0.7 * x + 0.3 * x[torch.randperm(64)]).split(16), y.split(16)
+
+
 def ordered_outside_together(*tables):
     order = np.random.default_rng(0).permutation(64)
     return [[table[order[i : i + 16]] for i in range(0, 64, 16)] for table in tables]
@@ -142,8 +169,10 @@ def picked_together(*tables):
 
 
 TABLES = [split_apart, sliced_apart, ordered_outside, shuffled_lists, tensors_of_arrays, left_in_order]
+TABLES += [left_in_order_outside]
 WRONG = len(TABLES)
 TABLES += [sorted_apart, ordered_outside_together, split_together, picked_together, both_left_in_order]
+TABLES += [target_made_in_order, target_listed_in_order, target_written_in_order, mixed_with_itself]
 TABLES += [of_the_shuffled_input, shuffled_within_each_part, neighbours_of_each_part, one_label]
 
 
@@ -162,6 +191,25 @@ def test_tables_that_are_shuffled_before_an_epoch(pieces, tmp_path):
     assert [f.name for f in w.faults] == ["unrelated-target"] * (pieces in TABLES[:WRONG])
     if pieces is left_in_order:
         assert w.faults[0].site[1] == marked(pieces)
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("made", [lambda order: order, torch.as_tensor], ids=["array", "tensor"])
+def test_an_order_that_was_drawn_before_the_loop_may_have_been_used_for_the_target(earlier, made, tmp_path):
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(8, 4), torch.randn(64, 8), torch.randint(4, (64,))
+    order = np.random.default_rng(0).permutation(64)
+    y = torch.from_numpy(y.numpy()[order])
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        if not earlier:
+            order = np.random.default_rng(1).permutation(64)
+        for part, labels in zip(x[made(order)].split(16), y.split(16), strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(part), labels).backward()
+            optimizer.step()
+    assert not w.broken
+    assert [f.name for f in w.faults] == ["unrelated-target"] * (not earlier)
 
 
 def same_noise(m, x, y):

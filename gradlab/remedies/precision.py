@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from gradlab.config.schema import Config
+from gradlab.diagnosis.rules.nonfinite import LARGEST_FP16
 from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, named, setting
-
-FP16 = 65504.0
-"""Its largest number."""
 
 
 def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -62,6 +60,6 @@ def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"each skipped update leaves {p.backoff_factor:g} of a scale that began at {p.init_scale:g}"
         smaller = {"precision.init_scale": min(p.init_scale, default.init_scale)}
         yield setting("precision.init_scale", why, {**smaller, "precision.backoff_factor": default.backoff_factor})
-    elif e.failed_at == 1 and computed and default.init_scale < p.init_scale and computed / p.init_scale < FP16:
+    elif e.failed_at == 1 and computed and default.init_scale < p.init_scale and computed / p.init_scale < LARGEST_FP16:
         why = f"the loss is scaled by {p.init_scale:g} at first, and the backward pass computes {computed:.3g}"
         yield setting("precision.init_scale", why, {"precision.init_scale": default.init_scale})

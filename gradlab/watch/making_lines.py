@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from gradlab.watch.call_site import USER, CallSite, call_site, origin
-from gradlab.watch.source_lines import LOOPS, encloses, line, parsed, statements, value_of, walk
+from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, value_of, walk
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
@@ -51,7 +51,7 @@ def files_of(step_site: CallSite | None) -> list[CodeType]:
 
 def calls_of(files: list[CodeType], name: str) -> list[tuple[CodeType, ast.Call]]:
     nodes = [(code, node) for code in files for node in ast.walk(parsed(code)) if isinstance(node, ast.Call)]
-    return [(c, node) for c, node in nodes if getattr(node.func, "attr", getattr(node.func, "id", "")) == name]
+    return [(c, node) for c, node in nodes if name_of(node) == name]
 
 
 def assignment_line(thing: Any) -> CallSite | None:

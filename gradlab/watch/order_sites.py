@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradlab.watch.call_site import LIBRARY, USER, CallSite, call_site, origin
-from gradlab.watch.source_lines import parsed_file, statements, walk
+from gradlab.watch.source_lines import name_of, parsed_file, statements, walk
 
 CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
 """Calls of an update whose order matters. A step is told from others by what steps."""
@@ -74,10 +74,6 @@ def calls_of(site: CallSite) -> list[ast.Call]:
 
 def is_at(node: ast.expr, number: int) -> bool:
     return node.lineno <= number <= (node.end_lineno or 0)
-
-
-def name_of(node: ast.Call) -> str:
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 def kinds_of(node: ast.Call) -> set[str]:

@@ -233,11 +233,16 @@ def loop_lengths() -> list[int | None]:
     return found
 
 
+def name_of(node: ast.Call) -> str:
+    """The last part of the name that a call calls; empty for what has none."""
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
 def rounds(node: ast.AST, names: dict[str, Any]) -> int | None:
     """The length of `range(...)`, also inside a call that shows progress."""
     if not isinstance(node, ast.Call) or not node.args:
         return None
-    if not getattr(node.func, "attr", getattr(node.func, "id", "")).endswith("range"):
+    if not name_of(node).endswith("range"):
         return rounds(node.args[0], names)
     given = [number_of(each, names) for each in node.args]
     return len(range(*(each for each in given if each is not None))) if None not in given else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 MANY = 256
 """Elements of a mean beside a sum at least."""
+SAMPLES = 32
+"""The same, if it is one of the likelihoods of classes."""
 FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
 PLAIN = (0.5, 1.0, 2.0)
@@ -37,6 +39,8 @@ class Reduced:
     shape: tuple[int, ...]
     factor: float
     site: CallSite | None
+    of_classes: bool = False
+    """Of the likelihoods of classes: one number of each sample's row."""
 
 
 class LossTerms(Reader):
@@ -115,17 +119,19 @@ def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced
     if kind in ("mean", "sum") and not is_packed(node) and is_of_activations(node):
         given = getattr(node, "_saved_self", None)
         shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
-        if shape and (node.name().endswith("Backward0")) and not node.name().startswith("Nll"):
-            yield Reduced(kind, tuple(shape), factor, site)
+        if shape and (node.name().endswith("Backward0")):
+            of_classes = node.name().startswith("Nll")
+            yield Reduced(kind, tuple(shape[:1] if of_classes else shape), factor, site, of_classes)
 
 
 def mixed(found: list[Reduced]) -> list[Violation]:
-    """A mean over all elements of the batch beside a sum over those of the same samples."""
-    for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
+    """A mean over all elements of the batch, or of classes, beside a sum over those of the same samples."""
+    for mean in [each for each in found if each.kind == "mean"]:
         num = math.prod(mean.shape)
         sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
         sums = [each for each in sums if each.factor >= min(PLAIN) * mean.factor]
-        if sums and mean.shape[0] > 2 and num >= max(MANY, FEATURES * mean.shape[0]):
+        enough = SAMPLES if mean.of_classes else max(MANY, FEATURES * mean.shape[0])
+        if sums and mean.shape[0] > 2 and num >= enough:
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
             return [("mixed-reductions", sums[0].site or mean.site, detail)]
@@ -203,14 +209,30 @@ def divided_again(root: Any) -> list[Violation]:
             node = below
         else:
             node = inputs_of(node)[0]
-    if reduction_of(node, node.name()) != "mean" or is_packed(node):
+    kind = reduction_of(node, node.name())
+    if kind not in ("mean", "sum") or is_packed(node):
         return []
     given = getattr(node, "_saved_self", None)
     shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
+    if not shape:
+        return []
+    if kind == "sum" and not any(math.isclose(each, counted(node, shape), rel_tol=1e-6) for each, _ in divisors):
+        return []
     for divisor, site in divisors:
-        if shape and shape[0] > 2 and math.isclose(divisor, shape[0], rel_tol=1e-6):
+        if shape[0] > 2 and math.isclose(divisor, shape[0], rel_tol=1e-6) and (kind == "mean" or len(shape) > 1):
             return [("loss-divided-twice", site, f"a mean over {shape[0]} samples, divided by {shape[0]} again")]
     return []
+
+
+def counted(node: Any, shape: Sequence[int]) -> float:
+    """How many elements a sum is of that a mask has not made zero."""
+    below = inputs_of(node)
+    if below and below[0].name() == "MulBackward0" and len(inputs_of(below[0])) == 1 and not is_packed(below[0]):
+        masks = [below[0]._saved_other, below[0]._saved_self]
+        given = [mask for mask in masks if mask is not None and mask.numel() > 1]
+        if given and given[0].device.type == "cpu":
+            return float(given[0].detach().expand(shape).count_nonzero())
+    return float(math.prod(shape))
 
 
 def penalised(root: Any) -> CallSite | None:

@@ -14,6 +14,7 @@ from gradlab.watch.followed_update import Reader, argument
 from gradlab.watch.readers.sample_axes import ATTENTION
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 SCALED = "scaled_dot_product_attention"
 HIDDEN = -100.0
 """What is added to hide an entry, or less."""
@@ -61,6 +62,8 @@ class TokenMasks(Reader):
                 self.note(args[0].shape[-2], hidden, bool(causal))
         elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
             self.note(result.shape[-1], result.detach() < VANISHING, False)
+        elif name in RECURRENT and is_bidirectional(args) and result[0].requires_grad:
+            self.seen.append((call_site(), False))
         elif name in ("cross_entropy", "nll_loss") and result.requires_grad:
             target = argument(args, kwargs, 1, "target")
             if isinstance(target, Tensor) and not target.is_floating_point() and target.numel() >= FEW:
@@ -109,8 +112,13 @@ class TokenMasks(Reader):
             if True in hidden and shift_of(self.tokens[-1][0], target) == 0:
                 yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
             elif len(self.tokens) == 1 and hidden == {False} and shift_of(self.tokens[0][0], target) == 1:
-                yield "target-in-sight", self.seen[0][0], "each step attends to the next token, which is its target"
+                yield "target-in-sight", self.seen[0][0], "each step is given the next token too, which is its target"
         self.forget()
+
+
+def is_bidirectional(args: list[Any]) -> bool:
+    """Of the arguments of a recurrent network, whether its steps are those of a tensor or packed."""
+    return bool(args[8] if isinstance(args[3], list) else args[7])
 
 
 def hides(mask: Tensor) -> Tensor:

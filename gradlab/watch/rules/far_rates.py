@@ -48,14 +48,13 @@ def at_end(
         return
     for part in parts:
         times = OPPOSED if need_not_fall(part.tracker) else TIMES
-        others = [
+        higher = [
             each
             for each in parts
-            if type(each.tracker.optimizer) is type(part.tracker.optimizer)
-            and each.rate >= times * part.rate
-            and each.moved > max(STILL, FURTHER * part.moved)
+            if type(each.tracker.optimizer) is type(part.tracker.optimizer) and each.rate > part.rate
         ]
-        graded = len({each.rate for each in parts}) > 2  # from layer to layer, as is meant
+        graded = any(each.rate < times * part.rate for each in higher)  # from layer to layer, as is meant
+        others = [each for each in higher if each.moved > max(STILL, FURTHER * part.moved)]
         if others and not graded and part.moved < STILL and part.is_new:
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])

@@ -126,6 +126,19 @@ def of_squares(m, x, y, cut=False):
     return (error.sum() / 6 if cut else error.mean()) * (1 / 16)  # here
 
 
+def of_the_seen(m, x, y, cut=False):
+    """A mean over the entries that a mask leaves."""
+    seen = x[:, :6] > -1
+    error = (m.body(x) - x[:, :6]).square() * seen
+    return error.sum() / seen.sum() / (6 if cut else x.shape[0])  # here
+
+
+def of_classes_and_places(m, x, y, cut=False):
+    x = x.repeat(4, 1)
+    places = F.smooth_l1_loss(m.body(x), x[:, :6], reduction="mean" if cut else "sum")
+    return F.cross_entropy(m.policy(x), y.repeat(4)) + places  # here
+
+
 def of_an_average_error(m, x, y, cut=False):
     x = x.repeat(8, 1)
     error, away = (m.body(x) - x[:, :6]).abs().mean(), m.policy(x).square().sum()
@@ -167,11 +180,11 @@ TERMS = {
     "term-of-nothing-trained": [of_the_teacher_alone],
     "mixed-reductions": [
         *(of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder),
-        *(of_distributions, of_distributions_in_sum, of_a_weighed_sum),
+        *(of_distributions, of_distributions_in_sum, of_a_weighed_sum, of_classes_and_places),
     ],
     "loss-input": [of_two_views],
     "loss-reversed": [with_the_wrong_sign],
-    "loss-divided-twice": [of_a_mean, of_squares],
+    "loss-divided-twice": [of_a_mean, of_squares, of_the_seen],
     "entropy-penalised": [of_a_policy, of_a_clipped_policy],
     "target-not-detached": [of_the_next_state, of_a_trajectory, of_a_teacher, of_a_live_ratio],
     "advantage-not-detached": [of_an_episode],

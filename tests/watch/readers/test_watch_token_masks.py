@@ -24,6 +24,8 @@ class Parts(nn.Module):
         self.embed = nn.Embedding(30, 16, padding_idx=0)
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
         self.decoder = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True)
+        self.reader = nn.GRU(16, 8, batch_first=True, bidirectional=True)
+        self.writer = nn.LSTM(16, 16, batch_first=True)
         self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 30)
 
 
@@ -67,6 +69,17 @@ def of_the_same_token(m, tokens, y, mask=None):
     return next_token(out, tokens) if mask is not None else F.cross_entropy(out.mT, tokens)  # here
 
 
+def of_both_directions(m, tokens, y, mask=None):
+    states = (m.reader if mask is None else m.writer)(m.embed(tokens))[0]  # here
+    return next_token(m.out(states), tokens)
+
+
+def of_packed_steps(m, tokens, y, mask=None):
+    packed = nn.utils.rnn.pack_padded_sequence(m.embed(tokens), torch.full((len(tokens),), 8), batch_first=True)
+    states = nn.utils.rnn.pad_packed_sequence((m.reader if mask is None else m.writer)(packed)[0], True)[0]  # here
+    return next_token(m.out(states), tokens)
+
+
 def of_a_translation(m, tokens, y, mask=None):
     memory = m.layer(m.embed(tokens.flip(1)))
     given = tokens if mask is None else torch.cat([torch.zeros(16, 1).long(), tokens[:, :-1]], 1)
@@ -82,7 +95,7 @@ def of_padding(m, tokens, y, mask=None):
 
 
 WRONG = [of_layers, of_products, of_one_step_too_many, of_one_call, of_one_call_by_name, of_the_same_token]
-WRONG += [of_a_translation, of_padding]
+WRONG += [of_a_translation, of_both_directions, of_packed_steps, of_padding]
 
 
 def faults_of(loss, tmp_path, **given):

@@ -125,8 +125,10 @@ def a_teacher_of_the_same_inputs(watch):
     return taught(watch, wide(), anchor=True)
 
 
-def rates(watch, model, slow):
-    optimizer = Adam([{"params": model[0].parameters(), "lr": slow}, {"params": model[2].parameters()}], 0.01)  # here
+def rates(watch, model, slow, between=0.02):
+    model.append(nn.Linear(4, 4))
+    slowest, next_one = {"params": model[0].parameters(), "lr": slow}, {"params": model[3].parameters(), "lr": between}
+    optimizer = Adam([slowest, next_one, {"params": model[2].parameters()}], 0.01)  # here
     with watch(model, optimizer) as w:
         for batch in batches(104):
             optimizer.zero_grad()
@@ -139,6 +141,11 @@ def rates(watch, model, slow):
 def test_a_group_whose_rate_is_far_below_that_of_another(slow, tmp_path):
     found = [(f.name, f.site[1]) for f in rates(watched(tmp_path), wide(), slow).faults]
     assert found == [("learning-rate-far-lower", marked(rates))] * (slow == 1e-5)
+
+
+@right
+def rates_that_fall_from_layer_to_layer(watch):
+    return rates(watch, wide(), 1e-5, between=3e-4)
 
 
 def rates_of_tokens(watch, first=1.0, slow=1e-5):

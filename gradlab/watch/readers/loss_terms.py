@@ -39,7 +39,9 @@ class Reduced:
     shape: tuple[int, ...]
     factor: float
     site: CallSite | None
-    of_classes: bool = False
+    """Of the sum that it is a term of."""
+    made: CallSite | None
+    of_classes: bool
     """Of the likelihoods of classes: one number of each sample's row."""
 
 
@@ -121,7 +123,7 @@ def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced
         shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
         if shape and (node.name().endswith("Backward0")):
             of_classes = node.name().startswith("Nll")
-            yield Reduced(kind, tuple(shape[:1] if of_classes else shape), factor, site, of_classes)
+            yield Reduced(kind, tuple(shape[:1] if of_classes else shape), factor, site, site_of(node), of_classes)
 
 
 def mixed(found: list[Reduced]) -> list[Violation]:
@@ -134,8 +136,16 @@ def mixed(found: list[Reduced]) -> list[Violation]:
         if sums and mean.shape[0] > 2 and num >= enough:
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
-            return [("mixed-reductions", sums[0].site or mean.site, detail)]
+            return [("mixed-reductions", deciding_line(mean, sums[0]), detail)]
     return []
+
+
+def deciding_line(mean: Reduced, total: Reduced) -> CallSite | None:
+    """Where they are added; where one function makes both and another adds what it returns, the line of the sum."""
+    added, made = total.site or mean.site, [each.made for each in (mean, total)]
+    functions = {each[0] for each in made if each is not None}
+    elsewhere = len(functions) == 1 and None not in made and added is not None and added[0] not in functions
+    return total.made if elsewhere else added
 
 
 def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:

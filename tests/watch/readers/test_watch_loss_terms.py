@@ -134,9 +134,11 @@ def of_the_seen(m, x, y, cut=False):
 
 
 def of_classes_and_places(m, x, y, cut=False):
-    x = x.repeat(4, 1)
-    places = F.smooth_l1_loss(m.body(x), x[:, :6], reduction="mean" if cut else "sum")
-    return F.cross_entropy(m.policy(x), y.repeat(4)) + places  # here
+    def terms(x):
+        places = F.smooth_l1_loss(m.body(x), x[:, :6], reduction="mean" if cut else "sum")  # here
+        return {"places": places, "classes": F.cross_entropy(m.policy(x), y.repeat(4))}
+
+    return sum(terms(x.repeat(4, 1)).values())
 
 
 def of_an_average_error(m, x, y, cut=False):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from gradlab.diagnosis.causes import by_samples, explain
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
-from gradlab.diagnosis.finished_run import WILD, FinishedRun
+from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import DiagnosisOption
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
 
 TOGETHER = 64
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
-
-
-LARGE = 0.01
-"""Norm of an update over that of the weights that is large: of the first one, a warm-up would have made it smaller."""
-FAR = 5.0
-"""Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
-DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
-"""Findings that noise in place of gradients may explain."""
-UNLEARNT = (*DROWNED, "memorising", "update_too_large")
-"""Findings of runs that do not learn, whatever it looks like."""
-FEW = 8
-"""Values of a channel, below which batch norm leaves little of them but their signs."""
-SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
-"""Findings that inputs of wild scale may explain."""
 
 
 class MetricStream:
@@ -96,89 +83,36 @@ def diagnose(
     run = finished(stream, known or Measurements())
     if samples_of is not None and (suspects := {a for rule in stream.rules for a in rule.suspects(run)}):
         run.samples = samples_of(sorted(suspects))
-    findings, checked, unchecked = [], [], dict[str, str]()
-    for rule in stream.rules:
-        if (why := rule.unable(run)) is not None:
-            unchecked[rule.code] = why
-            continue
-        checked.append(rule.code)
-        if (finding := rule.find(run)) is not None:
-            finding.causes = [c for c in finding.causes if c not in excluded(run)]
-            drowned(run, finding)
-            inspected(run, finding)
-            if run.input_size >= WILD and finding.code in SCALED:
-                wild, alone = f"inputs of wild scale: usually {run.input_size:.2g}", finding.code.endswith("_units")
-                finding.causes = [wild] if alone else [wild, *finding.causes]
-                finding.evidence["input_size"] = run.input_size
-            if run.target_size >= WILD and finding.code in SCALED and not finding.code.endswith("_units"):
-                finding.causes = [f"targets of wild scale: usually {run.target_size:.2g}", *finding.causes]
-                finding.evidence["target_size"] = run.target_size
-            findings.append(finding)
-    by_samples(findings)
-    deciding = {rule.code for rule in stream.rules if rule.decides}
-    yielding = {rule.code for rule in stream.rules if rule.yields(run)}
-    if any(f.severity == "critical" for f in findings if f.code not in yielding):
-        findings = [f for f in findings if f.code not in yielding]
+    unchecked = {rule.code: why for rule in stream.rules if (why := rule.unable(run)) is not None}
+    checked = [rule for rule in stream.rules if rule.code not in unchecked]
+    found = [(rule, finding) for rule in checked if (finding := rule.find(run)) is not None]
+    for _, finding in found:
+        explain(run, finding)
+    by_samples([finding for _, finding in found])
+    findings = settled(run, found)
     unhealthy = any(f.severity == "critical" for f in findings)
-    learns = run.learns and not unhealthy
-    if unhealthy:  # it is not too short to judge, nor healthy
-        findings = [f for f in findings if f.severity != "info" or f.code not in deciding]
-    findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
-    evidence = summary(run)
+    verdict, sentence, own = verdict_of(run, findings, {rule.code for rule in stream.rules if rule.decides})
+    codes, learns = [rule.code for rule in checked], run.learns and not unhealthy
+    return Diagnosis(verdict, sentence, summary(run) | own, findings, codes, unchecked, learns)
+
+
+def settled(run: FinishedRun, found: Sequence[tuple[Rule, Finding]]) -> list[Finding]:
+    """The findings that stand beside the others, the most severe first."""
+    if any(f.severity == "critical" for rule, f in found if not rule.yields(run)):
+        found = [(rule, f) for rule, f in found if not rule.yields(run)]
+    if any(f.severity == "critical" for _, f in found):  # it is not too short to judge, nor healthy
+        found = [(rule, f) for rule, f in found if f.severity != "info" or not rule.decides]
+    others = {f.code for _, f in found if f.severity != "info"}
+    left = [f for rule, f in found if f.severity != "info" or not others.intersection(rule.follows)]
+    return sorted(left, key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
+
+
+def verdict_of(run: FinishedRun, findings: list[Finding], deciding: Container[str]) -> tuple[str, str, dict[str, Any]]:
+    """Verdict, sentence and evidence: of the first finding that decides, or of a run without one."""
     first = next((f for f in findings if f.severity != "info" or f.code in deciding), None)
-    if first is not None and first.severity != "critical" and run.status == "interrupted":
-        first = None
-    if first is not None:
-        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, learns)
-    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, learns)
-
-
-def excluded(run: FinishedRun) -> list[str]:
-    """Causes that a run does not have."""
-    h = run.history
-    usual = min(filter(math.isfinite, (h.norm_drift[0], h.norms_of_all.median)), default=0.0)
-    bounded = h.largest <= FAR * usual and not run.ended_nonfinite and run.status != "failed"
-    known = {
-        "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
-        "gradients are not clipped": run.clips or bounded,
-        "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
-        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first or any(r <= LARGE for r in h.update_ratios.values[:1]),
-        "Adam's second moments lag (beta2)": not run.second_moments,
-    }
-    return [cause for cause, has_it_not in known.items() if has_it_not]
-
-
-def drowned(run: FinishedRun, finding: Finding) -> None:
-    """Noise as the first cause of a run that does not learn, where it is larger than the gradients."""
-    times = run.noise / run.history.usual_norm if run.history.usual_norm > 0 else 0.0
-    if finding.code in DROWNED and finding.severity == "critical" and times > 1:
-        finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
-        finding.evidence["noise"] = times
-
-
-def inspected(run: FinishedRun, finding: Finding) -> None:
-    """What the inspection of the model shows as the first cause of a run that does not learn, or the only one."""
-    if run.inspection is None or finding.severity == "info":
-        return
-    few = run.inspection.batch_norm_samples
-    if finding.code in UNLEARNT and few is not None and few < FEW:
-        norm = f"batch norm over {few} value{'s' * (few > 1)} of each channel at a time"
-        others = [cause for cause in finding.causes if "at first" not in cause]  # a first gradient is its noise
-        finding.causes = [norm, *others]
-        finding.evidence["batch_norm_samples"] = few
-    if finding.code in UNLEARNT and run.inspection.probabilities:
-        finding.causes = ["the model returns probabilities, and the loss takes a softmax of them again"]
-        finding.evidence["probabilities"] = True
-
-
-def by_samples(findings: list[Finding]) -> None:
-    """Samples that stand out as the first cause of a loss that rises again, where weight decay is not."""
-    samples = next((sorted(f.evidence.get("samples", [])) for f in findings if f.code == "bad_batch"), [])
-    for finding in findings if samples else ():
-        if finding.code == "diverged" and "weights_last" not in finding.evidence:
-            shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
-            many = "s" * (len(samples) > 1)
-            finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]
+    if first is None or (first.severity != "critical" and run.status == "interrupted"):
+        return *plain_verdict(run), {}
+    return first.code, first.sentence, first.evidence
 
 
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:
@@ -226,7 +160,8 @@ def summary(run: FinishedRun) -> dict[str, Any]:
 
 
 def remaining(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings other than the verdict, which say what neither it nor another finding does."""
+    """The findings other than the verdict, which say what neither it nor another finding does; of equal ones one."""
     others = [f for f in diagnosis.findings if f.code != diagnosis.verdict]
-    said = [diagnosis.sentence, *(f.sentence for f in others)]
-    return [f for f in others if sum(f.sentence in sentence for sentence in said) == 1]
+    first = {f.sentence: f for f in reversed(others)}
+    said = [diagnosis.sentence, *first]
+    return [f for f in first.values() if sum(f.sentence in sentence for sentence in said) == 1]

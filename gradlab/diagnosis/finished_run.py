@@ -49,8 +49,11 @@ class FinishedRun(LossCourse):
 
     @cached_property
     def ordinary(self) -> dict[str, bool]:
-        """What may be too large at the beginning -> whether it is known not to be, or named with its wild size."""
-        inputs, targets = (size <= USUAL or size >= WILD for size in (self.input_size, self.target_size))
+        """What may be too large at the beginning -> whether nothing shows that it is, or its wild size is named.
+
+        Inputs and targets that were not measured are not accused; of initial weights that often leaves nothing.
+        """
+        inputs, targets = (not USUAL < size < WILD for size in (self.input_size, self.target_size))
         weights = bool(self.sizes) and max(self.sizes) <= ORDINARY
         return {
             "the initial weights": weights,
@@ -70,6 +73,12 @@ class FinishedRun(LossCourse):
         """Whether initial weights are at fault: they overflow, the first loss is not finite, or none was applied."""
         overflows = self.initial_overflows is not None and self.initial_overflows[0] > 0
         return overflows or not (self.history.applied and self.history.starts_finite)
+
+    @property
+    def worsened(self) -> bool:
+        """Whether updates may have added to overflows that the initial weights have on some micro-batches alone."""
+        many, of = self.initial_overflows or (0, 0)
+        return many < of and self.history.applied > 0 and self.history.starts_finite
 
     @cached_property
     def improved(self) -> bool:

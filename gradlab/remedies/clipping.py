@@ -9,8 +9,9 @@ from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
+from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import FAR, RECORDS, SMALL_RATIO
+from gradlab.remedies.learning_rate import RECORDS, TOO_FAR
 from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
@@ -29,7 +30,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     bound = math.nan
     if e.failed_at == 1:  # nothing was applied that could have been smaller
         return
-    too_far = len(e.ratios) >= RECORDS and e.usual_ratio > FAR * TYPICAL_RATIO
+    too_far = len(e.ratios) >= RECORDS and e.usual_ratio > TOO_FAR * TYPICAL_RATIO
     if e.steady and not too_far:
         bound = outlier_fence(e.steady)
         steady = f"{len(e.steady)} steady gradient norms have a median of {e.usual_norm:.2g}"
@@ -46,13 +47,10 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The bound at which usual gradients pass; none where updates are of ordinary size with this one."""
-    ordinary = e.verdict != "overclipped" and e.usual_ratio >= SMALL_RATIO
+    ordinary = e.verdict != "overclipped" and e.usual_ratio >= SMALL_UPDATE
     if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5 or ordinary:
         return
-    left = (
-        f"clipping leaves {e.coefficient:.2g} of the gradient, whose {'steady ' * bool(e.steady)}norm has a median of"
-    )
-    left += f" {e.usual_norm:.2g}"
+    left = f"clipping leaves {e.coefficient:.2g} of the gradient"
     measured = getattr(c.clip, "norm_type", 2) == 2
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
         bound = two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))

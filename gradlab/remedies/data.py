@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED
+from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import SMALL_RATIO, excess
+from gradlab.remedies.learning_rate import excess
 from gradlab.remedies.proposal import Proposal, code, setting
 from gradlab.update.policy_gradient import PolicyGradient
 
@@ -45,7 +46,7 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     """What the inputs are paired with; of a policy, that has none, nothing."""
-    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= FAILED)
+    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_UPDATE and excess(e) <= FAILED)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
     if found.get("zero"):  # the data are not what is measured to be wrong: see `graph`
         return

@@ -9,6 +9,7 @@ from gradlab.base.statistics import quantile
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED, TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.diagnosis.wording import moves
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, setting
@@ -16,13 +17,9 @@ from gradlab.update.adam import AdamW, BetasOption
 from gradlab.update.schedule import Constant
 from gradlab.update.sgd import SGD
 
-LARGE_RATIO = 1e-2
-"""The largest update that is usual, over the weights: PyTorch's own initial weights under Adam at its usual rate."""
-SMALL_RATIO = 1e-4
-"""Updates below it hardly train."""
 RECORDS = 3
 """Updates whose size must have been measured for a middle."""
-FAR = 10.0
+TOO_FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
 LEAST = 1e-4
 """A rate that must fall by more, and below as much of the usual one, is not the cause: it is the gradient."""
@@ -42,15 +39,15 @@ def usual_rate(c: Config) -> float:
 
 
 def excess(e: Evidence) -> float:
-    """How many times larger than usual updates are: at most TYPICAL_RATIO in the middle, LARGE_RATIO at the most."""
+    """How many times larger than usual updates are: at most TYPICAL_RATIO in the middle, LARGE_UPDATE at the most."""
     return max(excesses(e)) if e.ratios else math.nan
 
 
 def excesses(e: Evidence) -> tuple[float, float]:
     """Of the middle and of the largest; not of a first update that alone was somewhat large, as of Adam it may be."""
     middle = e.usual_ratio / TYPICAL_RATIO if len(e.ratios) >= RECORDS else 0.0
-    first_alone = 0 < middle < 1 and max(e.ratios[1:]) <= LARGE_RATIO and e.ratios[0] <= FAR * LARGE_RATIO
-    return middle, max(e.ratios[1:] if first_alone else e.ratios) / LARGE_RATIO
+    first_alone = 0 < middle < 1 and max(e.ratios[1:]) <= LARGE_UPDATE and e.ratios[0] <= TOO_FAR * LARGE_UPDATE
+    return middle, max(e.ratios[1:] if first_alone else e.ratios) / LARGE_UPDATE
 
 
 def beyond_rates(e: Evidence, c: Config) -> bool:
@@ -77,7 +74,7 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The rate whose updates are of the usual size; a run that overflowed late: the rate that would last to its end."""
     over, forward = excess(e), e.overflow is not None and e.overflow.phase == "forward"
     applied = (e.failed_at or 0) - (e.skipped - e.streak)  # but for one, before it failed
-    if e.failed_at and applied >= 20 and e.failed_at < e.planned and forward and not over > FAR:
+    if e.failed_at and applied >= 20 and e.failed_at < e.planned and forward and not over > TOO_FAR:
         lasts = e.failed_at / e.planned * ROOM
         why = (
             f"it overflowed at update {e.failed_at} of {e.planned}; if the time to that goes as 1 / the rate, it lasts"
@@ -85,10 +82,8 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield rate(e, c, lasts, why)
     elif over > FAILED and not beyond_rates(e, c):
         middle, largest = excesses(e)
-        aim = (
-            f"this rate aims at {f'a median of {TYPICAL_RATIO:g}' if middle >= largest else f'{LARGE_RATIO:g} at most'}"
-        )
-        yield rate(e, c, 1 / over, f"{moved(e, c)}; {aim}")
+        aim = f"a median of {TYPICAL_RATIO:g}" if middle >= largest else f"{LARGE_UPDATE:g} at most"
+        yield rate(e, c, 1 / over, f"{moved(e, c)}; this rate aims at {aim}")
 
 
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -102,7 +97,7 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def rate_that_took(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that updates took away: those that were measured after it say nothing of the rate that did."""
-    if e.largest_ratio > FAR * LARGE_RATIO:
+    if e.largest_ratio > TOO_FAR * LARGE_UPDATE:
         yield from lower_rates(e, c)
     else:
         yield rate(
@@ -141,10 +136,10 @@ def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 
     The default of an optimizer whose steps hardly depend on the size of the gradient, where that is higher.
     """
-    if not 0 < e.usual_ratio < SMALL_RATIO or e.coefficient < 0.5:
+    if not 0 < e.usual_ratio < SMALL_UPDATE or e.coefficient < 0.5:
         return
     default = usual_rate(c) / c.optimizer.lr if isinstance(c.optimizer, BetasOption) else 0.0
-    factor = min(max(TYPICAL_RATIO / e.usual_ratio, default), LARGE_RATIO / e.largest_ratio)
+    factor = min(max(TYPICAL_RATIO / e.usual_ratio, default), LARGE_UPDATE / e.largest_ratio)
     if factor > 1:
         of = ", the optimizer's default," * (factor == default)
         yield rate(e, c, factor, f"{moved(e, c)}: this rate{of} makes the median {factor * e.usual_ratio:.2g}")
@@ -173,7 +168,7 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the first updates are the cause: the first was large, later ones not, and the failure began soon after."""
     first, *later = e.ratios or [math.nan]
-    if first > LARGE_RATIO and later and max(later) <= LARGE_RATIO and (e.until or math.inf) <= warmup_length(e):
+    if first > LARGE_UPDATE and later and max(later) <= LARGE_UPDATE and (e.until or math.inf) <= warmup_length(e):
         yield from other_warmup(e, c)
 
 
@@ -187,9 +182,9 @@ def other_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     updates = warmup_length(e)
     if e.failed_at == 1 or beyond_rates(e, c) or not updates:
         return
-    if e.ratios and e.ratios[0] / updates > LARGE_RATIO:  # the first update would still be too large
+    if e.ratios and e.ratios[0] / updates > LARGE_UPDATE:  # the first update would still be too large
         return
-    large = bool(e.ratios) and e.ratios[0] > LARGE_RATIO  # else it is no reason
+    large = bool(e.ratios) and e.ratios[0] > LARGE_UPDATE  # else it is no reason
     first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
     why = ": ".join(filter(None, (first, f"the rate rises over the first {updates} updates")))
     if isinstance(c.schedule, Constant):
@@ -218,7 +213,7 @@ def uneven(e: Evidence) -> bool:
     """Whether layers were measured to differ in their gradients, or the whole gradient from update to update."""
     found = {"vanishing", "dominant_layer", "dead_units"} & {*e.found}
     low, high = quantile(e.norms, 0.1), quantile(e.norms, 0.9)
-    return bool(found) or e.usual_ratio < SMALL_RATIO or high > SPREAD * low
+    return bool(found) or e.usual_ratio < SMALL_UPDATE or high > SPREAD * low
 
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:

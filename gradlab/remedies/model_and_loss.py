@@ -11,9 +11,9 @@ from typing import Any
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.line import two_digits
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import LARGE_RATIO
 from gradlab.remedies.proposal import Proposal, code, named, setting
 
 RECURRENT = 1.5
@@ -193,9 +193,9 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Weight decay that by itself moves the weights further than an update should, or that took them away."""
     part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", e.found.get("diverged", {}))
     why = ""
-    if part > LARGE_RATIO:
+    if part > LARGE_UPDATE:
         why = f"at the full rate weight decay alone takes {part:.2g} of the weights in each update"
-        why += f"; {LARGE_RATIO:g} is a large update"
+        why += f"; {LARGE_UPDATE:g} is a large update"
     elif "weights_last" in found:
         why = (
             f"weight decay took the weights from a norm of {found['weights_first']:.2g} to {found['weights_last']:.2g}"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.config.schema import Config
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.data import inputs, samples, target_scale, targets, whole_batches, windows
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
-    FAR,
-    LARGE_RATIO,
+    TOO_FAR,
     adaptive,
     beyond_rates,
     excess,
@@ -98,21 +98,21 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
-    fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_RATIO and "times" not in e.found.get("not_learning", {})
+    found = e.found.get("not_learning", {})
+    fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_UPDATE and "times" not in found
     for maker in (
-        *((graph,) if e.found.get("not_learning", {}).get("zero") else ()),
+        *((graph,) if found.get("zero") else ()),
         shorter_warmup,
         no_schedule,
         looser_clip,
         initial_sizes,
         from_afar,
         higher_rate,
-        *((lower_rate,) if fast else ()),
+        *((lower_rate,) if fast or found.get("taken") else ()),
         loss_scale,
         *((adaptive,) if uneven(e) else ()),
         units,
         targets,
-        *(() if fast or "times" in e.found.get("not_learning", {}) else (lower_rate,)),
     ):
         yield from maker(e, c)
 
@@ -150,7 +150,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
-    if o is not None and o.undefined and o.derivative and not excess(e) > FAR:
+    if o is not None and o.undefined and o.derivative and not excess(e) > TOO_FAR:
         yield from stable_loss(e, c)  # of a number at which it has no derivative, whatever the rate
         return
     if excess(e) > 3 and own:
@@ -193,7 +193,7 @@ def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def collapse(e: Evidence, c: Config) -> Iterator[Proposal]:
-    too_far = excess(e) > FAR  # no precision holds such updates
+    too_far = excess(e) > TOO_FAR  # no precision holds such updates
     for maker in (loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates))):
         yield from maker(e, c)
 
@@ -227,7 +227,7 @@ def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
     """A higher rate, or what takes it away; where an update was far too large, what came after it was no matter."""
-    if e.largest_ratio > FAR * LARGE_RATIO:
+    if e.largest_ratio > TOO_FAR * LARGE_UPDATE:
         yield from lower_rates(e, c)
         return
     found = [*shorter_warmup(e, c), *no_schedule(e, c), *looser_clip(e, c), *higher_rate(e, c)]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
-from gradlab.diagnosis.diagnose import MetricStream, by_samples, diagnose, remaining
+from gradlab.diagnosis.causes import by_samples
+from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
-from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 from gradlab.diagnosis.wording import percent
 
 
@@ -44,7 +44,7 @@ class Overclipped(Clipping):
         updates = "applied updates" if h.skipped else "updates"
         sentence = f"{percent(fraction)} of the {updates} are clipped, usually to {left:.2g} of the gradient"
         evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
-        blamed = run.stuck and run.status == "completed" and not h.update_ratios.median >= SMALL
+        blamed = run.stuck and run.status == "completed" and not h.update_ratios.median >= SMALL_UPDATE
         return self.found("critical" if blamed else "info", sentence, 1, **evidence)
 
 

@@ -20,11 +20,9 @@ from gradlab.update.layers import late_to_early_ratio
 
 GATED = ("LSTM", "GRU")
 """Modules, and their cells, that have gates."""
-FEW = 20
+TENTHS_FROM = 20
 """Layers of which a tenth is more than one: of fewer the first and the last one are compared."""
-
-
-DEEP = 3
+CHAIN = 3
 """Layers of a chain over which a factor each adds up."""
 
 
@@ -125,7 +123,9 @@ class Vanishing(Rule):
         every = [*zip(h.layer_names, h.layers, strict=True)]
         reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
         (bottom, low), (top, high) = reached[0], reached[-1]
-        early, late = ("early layers", "late layers") if len(reached) >= FEW else ("the first layer", "the last layer")
+        early, late = (
+            ("early layers", "late layers") if len(reached) >= TENTHS_FROM else ("the first layer", "the last layer")
+        )
         sentence = f"the gradients of {late} are usually {depth:.3g} times those of {early}"
         if math.isinf(depth):
             sentence = f"the gradients of {early} are usually exactly zero, and those of {late} are not"
@@ -133,7 +133,7 @@ class Vanishing(Rule):
         evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
         found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
         missing = [name for name, has in paths(run).items() if not has]
-        if len(reached) < DEEP:  # too few to multiply a gradient
+        if len(reached) < CHAIN:  # too few to multiply a gradient
             found.causes, missing = [c for c in found.causes if "initial" in c], []
         found.causes = self.possible(run, found.causes, missing)
         found.evidence |= {"missing": missing} if run.inspection is not None else {}
@@ -177,6 +177,7 @@ def part_of_squares(norms: list[float], i: int) -> float:
 class DominantLayer(Rule):
     """One layer's gradient is much larger than all others, and clipping the whole gradient makes the others tiny."""
 
+    follows = ("vanishing", "dead_units")
     needs = ("long", "layers", "steps")
     causes = (
         "one layer's outputs are on a far larger scale",

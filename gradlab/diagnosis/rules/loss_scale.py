@@ -78,7 +78,7 @@ class ScaleCollapse(Rule):
         else:
             sentence = f"the loss scale fell below the smallest that is useful, by {skips} skipped updates"
         found = self.found("critical", sentence, at, **evidence)
-        if run.bad_at_first:  # no rate had moved anything
+        if run.bad_at_first and not run.worsened:  # no rate had moved anything
             found.causes = [c for c in found.causes if "learning rate" not in c]
         elif 2 * run.history.skipped_bad > skips:  # by the forward pass
             found.causes = found.causes[::-1]
@@ -154,7 +154,7 @@ class OverflowFP16(Rule):
         initially = f"; with the initial weights {many} of {of} micro-batches overflow, too" if many else ""
         found = self.found("critical", f"{o}{initially}", None, module=o.module, output=o.output_max)
         found.evidence |= {"initial_overflows": many} if many else {}
-        found.causes = [start, sums] if run.bad_at_first else [rate, sums]
+        found.causes = [start, sums, *[rate] * run.worsened] if run.bad_at_first else [rate, sums]
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

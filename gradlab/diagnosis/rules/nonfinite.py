@@ -14,7 +14,7 @@ from gradlab.diagnosis.replay.overflow import MODERATE, Overflow
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 LARGEST_FP16 = 65504.0
-FEW = 5
+SAMPLES_PER_FAULTY = 5
 """Single samples are at fault only where an update has this many samples for each that fails by itself."""
 
 
@@ -42,7 +42,9 @@ class NonFinite(Rule):
         mine, others = ([s.index for s in run.samples.get(a, []) if s.fails] for a in (self.bad(run), WHOLE_SET))
         if not mine:
             return "", []
-        if (every := len(run.samples[self.bad(run)])) < FEW * len(mine):  # it is no fault of single samples
+        if (every := len(run.samples[self.bad(run)])) < SAMPLES_PER_FAULTY * len(
+            mine
+        ):  # it is no fault of single samples
             measured = f"{every} samples that were measured"
             return f"; {len(mine)} of its {measured} are not finite by themselves, with the initial weights", []
         found = sorted({*mine, *others})

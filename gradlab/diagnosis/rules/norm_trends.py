@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.rules.not_learning import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Growing(Trend):
         if not (correlation > self.order and last > self.factor * first):
             return None
         found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
-        if run.steady or run.history.update_ratios.median < SMALL:  # then it is rather too low
+        if run.steady or run.history.update_ratios.median < SMALL_UPDATE:  # then it is rather too low
             found.causes = found.causes[:1]
         return found
 

@@ -10,10 +10,9 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.diagnosis.wording import judged_by, progress, without_largest
 
-LARGE, SMALL = 1e-2, 1e-4
-"""Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
 GONE = 1e-6
@@ -51,7 +50,7 @@ class Stalled(Rule):
             found.sentence += f"; the learning rate came to nothing: the {h.attempts} updates of the run are worth"
             found.sentence += f" {h.full_updates:.3g} at its highest"
             found.evidence["full_updates"] = h.full_updates
-        if cut_short or (h.lr_last < run.still * h.lr_highest and h.update_ratios.largest > SMALL):
+        if cut_short or (h.lr_last < run.still * h.lr_highest and h.update_ratios.largest > SMALL_UPDATE):
             found.causes = ["a schedule that takes the learning rate to nothing"]
         return found
 
@@ -183,13 +182,14 @@ class NotLearning(Rule):
             others = [cause for cause in others if "targets" not in cause]
         if self.seen >= self.records and not self.zero:
             others = [cause for cause in others if "does not reach" not in cause]
-        if usual > LARGE or usual < SMALL:
-            found.causes = [f"the learning rate is far too {'high' if usual > LARGE else 'low'}", *others]
+        if usual > LARGE_UPDATE or usual < SMALL_UPDATE:
+            found.causes = [f"the learning rate is far too {'high' if usual > LARGE_UPDATE else 'low'}", *others]
             found.sentence += f"; an update usually changes the weights by {usual:.1g} times their norm: the likeliest"
             found.sentence += f" cause is that {found.causes[0]}"
             found.evidence["ratio"] = usual
         elif h.usual_norm < GONE * h.largest:
             found.causes = ["the learning rate is too high: updates took the gradient away", *others]
+            found.evidence["taken"] = True
             found.sentence += (
                 f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
             )

@@ -52,6 +52,8 @@ class Rule:
     """Whether its finding is information, and never the verdict."""
     decides: ClassVar[bool] = False
     """Whether its finding is the verdict, if there is nothing worse, though it is information."""
+    follows: ClassVar[tuple[str, ...]] = ()
+    """Findings that say as much as its own, where that is information."""
     loses: ClassVar[str] = ""
     """The class on maps of a run with a critical finding of it that leaves no usable model: diverged, exploded or
     collapsed; empty where the run is stable nevertheless, like one that does not learn."""

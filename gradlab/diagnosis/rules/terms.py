@@ -13,6 +13,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import Blocks
+from gradlab.diagnosis.wording import judged_by
 
 PREFIX = "train/loss/"
 
@@ -54,6 +55,7 @@ class UnlearntTerm(Rule):
         ]
         they = "they are" if len(found) > 1 else "it is"
         sentence = f"of the terms of the loss {' and '.join(each)}: {they} not learnt"
+        sentence += f"; the loss itself is {judged_by(run)}" * (run.constant is None)
         return self.found("warning", sentence, None, terms=list(found), ends=list(found.values()))
 
     def end(self, run: FinishedRun, name: str) -> float | None:

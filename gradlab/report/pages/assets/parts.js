@@ -19,6 +19,7 @@ const parts = (() => {
     steep: "these samples are like the others",
     gated: "its cells have gates",
     cut: "units are alive, and the gradient is zero",
+    taken: "updates took the gradient away",
     summed: "the loss is a sum over samples",
     usual_update_ratio: "usual update ÷ weights",
   };
@@ -214,9 +215,11 @@ const parts = (() => {
       if (facts.commands.fix) right.push(element("h3", "To find the smallest change that cures it"), paste(facts.commands.fix));
     }
     if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To resume it"), paste(facts.commands.resume));
-    const said = [d.sentence, ...findingsOf(d).filter((f) => f !== found).map((f) => f.sentence)];
-    const others = findingsOf(d).filter(
-      (f) => f !== found && !faults.has(f.code) && said.filter((s) => s.includes(f.sentence)).length === 1,
+    const rest = findingsOf(d).filter((f) => f !== found && !faults.has(f.code));
+    const sentences = rest.map((f) => f.sentence),
+      said = [d.sentence, ...new Set(findingsOf(d).filter((f) => f !== found).map((f) => f.sentence))];
+    const others = rest.filter(
+      (f, i) => sentences.indexOf(f.sentence) === i && said.filter((s) => s.includes(f.sentence)).length === 1,
     );
     const more = others.length
       ? [

@@ -1,0 +1,91 @@
+"""Causes that findings of several rules share, and those that what is known of a run rules out."""
+
+from __future__ import annotations
+
+import math
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import WILD, FinishedRun
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE
+
+NOTABLE_PEAK = 5.0
+"""Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
+DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
+"""Findings that noise in place of gradients may explain."""
+UNLEARNT = (*DROWNED, "memorising", "update_too_large")
+"""Findings of runs that do not learn, whatever it looks like."""
+SIGNS_ALONE = 8
+"""Values of a channel, below which batch norm leaves little of them but their signs."""
+SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
+"""Findings that inputs of wild scale may explain."""
+
+
+def explain(run: FinishedRun, finding: Finding) -> None:
+    """Drop the causes that a run does not have, and put those first that were measured."""
+    known = excluded(run)
+    finding.causes = [cause for cause in finding.causes if cause not in known]
+    drowned(run, finding)
+    inspected(run, finding)
+    scaled(run, finding)
+
+
+def scaled(run: FinishedRun, finding: Finding) -> None:
+    """Inputs and targets of wild scale as the first causes; of flat units, inputs as the only one."""
+    units = finding.code.endswith("_units")
+    if finding.code not in SCALED:
+        return
+    if run.input_size >= WILD:
+        finding.causes = [f"inputs of wild scale: usually {run.input_size:.2g}", *([] if units else finding.causes)]
+        finding.evidence["input_size"] = run.input_size
+    if run.target_size >= WILD and not units:
+        finding.causes = [f"targets of wild scale: usually {run.target_size:.2g}", *finding.causes]
+        finding.evidence["target_size"] = run.target_size
+
+
+def excluded(run: FinishedRun) -> list[str]:
+    """Causes that a run does not have."""
+    h = run.history
+    usual = min(filter(math.isfinite, (h.norm_drift[0], h.norms_of_all.median)), default=0.0)
+    bounded = h.largest <= NOTABLE_PEAK * usual and not run.ended_nonfinite and run.status != "failed"
+    known = {
+        "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
+        "gradients are not clipped": run.clips or bounded,
+        "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
+        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first
+        or any(r <= LARGE_UPDATE for r in h.update_ratios.values[:1]),
+        "Adam's second moments lag (beta2)": not run.second_moments,
+    }
+    return [cause for cause, has_it_not in known.items() if has_it_not]
+
+
+def drowned(run: FinishedRun, finding: Finding) -> None:
+    """Noise as the first cause of a run that does not learn, where it is larger than the gradients."""
+    times = run.noise / run.history.usual_norm if run.history.usual_norm > 0 else 0.0
+    if finding.code in DROWNED and finding.severity == "critical" and times > 1:
+        finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
+        finding.evidence["noise"] = times
+
+
+def inspected(run: FinishedRun, finding: Finding) -> None:
+    """What the inspection of the model shows as the first cause of a run that does not learn, or the only one."""
+    if run.inspection is None or finding.severity == "info":
+        return
+    few = run.inspection.batch_norm_samples
+    if finding.code in UNLEARNT and few is not None and few < SIGNS_ALONE:
+        norm = f"batch norm over {few} value{'s' * (few > 1)} of each channel at a time"
+        others = [cause for cause in finding.causes if "at first" not in cause]  # a first gradient is its noise
+        finding.causes = [norm, *others]
+        finding.evidence["batch_norm_samples"] = few
+    if finding.code in UNLEARNT and run.inspection.probabilities:
+        finding.causes = ["the model returns probabilities, and the loss takes a softmax of them again"]
+        finding.evidence["probabilities"] = True
+
+
+def by_samples(findings: list[Finding]) -> None:
+    """Samples that stand out as the first cause of a loss that rises again, where weight decay is not."""
+    samples = next((sorted(f.evidence.get("samples", [])) for f in findings if f.code == "bad_batch"), [])
+    for finding in findings if samples else ():
+        if finding.code == "diverged" and "weights_last" not in finding.evidence:
+            shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
+            many = "s" * (len(samples) > 1)
+            finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]

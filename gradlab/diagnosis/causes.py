@@ -12,6 +12,8 @@ NOTABLE_PEAK = 5.0
 """Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
 DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
 """Findings that noise in place of gradients may explain."""
+GROWN = ("exploding", "diverged")
+"""Findings after which gradients may be larger than before."""
 UNLEARNT = (*DROWNED, "memorising", "update_too_large")
 """Findings of runs that do not learn, whatever it looks like."""
 SIGNS_ALONE = 8
@@ -25,8 +27,16 @@ def explain(run: FinishedRun, finding: Finding) -> None:
     known = excluded(run)
     finding.causes = [cause for cause in finding.causes if cause not in known]
     drowned(run, finding)
+    summed(run, finding)
     inspected(run, finding)
     scaled(run, finding)
+
+
+def summed(run: FinishedRun, finding: Finding) -> None:
+    """A sum over samples as the first cause of updates that are too large, where their size is that of the gradient."""
+    too_large = any("rate" in cause and "too high" in cause for cause in finding.causes)
+    if run.summed and not run.second_moments and too_large and finding.severity != "info":
+        finding.causes = ["the loss is summed over the samples", *finding.causes]
 
 
 def scaled(run: FinishedRun, finding: Finding) -> None:
@@ -59,10 +69,17 @@ def excluded(run: FinishedRun) -> list[str]:
 
 
 def drowned(run: FinishedRun, finding: Finding) -> None:
-    """Noise as the first cause of a run that does not learn, where it is larger than the gradients."""
-    times = run.noise / run.history.usual_norm if run.history.usual_norm > 0 else 0.0
+    """Noise as the first cause of a run that does not learn, where it is larger than the gradients.
+
+    Where these have grown, it is compared with the first ones: noise never grows.
+    """
+    h = run.history
+    first = finding.code in GROWN and h.norm_drift[0] < h.usual_norm
+    norm = h.norm_drift[0] if first else h.usual_norm
+    times = run.noise / norm if norm > 0 else 0.0
     if finding.code in DROWNED and finding.severity == "critical" and times > 1:
-        finding.causes = [f"the noise that is added to gradients, with {times:.2g} times their norm", *finding.causes]
+        of = "that of the first ones" if first else "their norm"
+        finding.causes = [f"the noise that is added to gradients, with {times:.2g} times {of}", *finding.causes]
         finding.evidence["noise"] = times
 
 

@@ -14,7 +14,7 @@ STEPS = 30
 FLAT = 0.1
 """Gradient at the end over that of the beginning, below which the minimum counts as found."""
 SETTLED = 0.01
-"""Fall of the second half over that of all steps, below which it does, too: a hinge has a slope on both sides of it."""
+"""Fall of the last quarter over that of all, below which it does, too: a hinge has a slope on both sides of it."""
 
 APART = 0.1
 """Part of their losses by which constant answers differ where it matters which one is given."""
@@ -63,7 +63,7 @@ def constant_answer(
             whole = over([*batches, *others]).item() if others else lowest
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
-    settled = means[len(means) // 2] - lowest < SETTLED * (means[0] - lowest)
+    settled = min(means[: 3 * len(means) // 4]) - lowest < SETTLED * (means[0] - lowest)
     found = steep[-1] <= FLAT * steep[0] + 1e-6 or settled
     return whole if found and all(map(math.isfinite, [*steep, *means, whole])) else None
 

@@ -162,6 +162,8 @@ def summary(run: FinishedRun) -> dict[str, Any]:
 def remaining(diagnosis: Diagnosis) -> list[Finding]:
     """The findings other than the verdict, which say what neither it nor another finding does; of equal ones one."""
     others = [f for f in diagnosis.findings if f.code != diagnosis.verdict]
+    each = dict.fromkeys(f.sentence for f in others)
+    said = [diagnosis.sentence, *each]
+    left = {sentence for sentence in each if sum(sentence in other for other in said) == 1}
     first = {f.sentence: f for f in reversed(others)}
-    said = [diagnosis.sentence, *first]
-    return [f for f in first.values() if sum(f.sentence in sentence for sentence in said) == 1]
+    return [f for f in others if f.sentence in left and f is first[f.sentence]]

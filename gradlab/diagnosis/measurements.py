@@ -54,7 +54,7 @@ class Measurements:
     makes_targets: str = ""
     """Why the model may make its own targets, as a sentence; empty where nothing shows that it does."""
     summed: bool = False
-    """Whether its loss was measured to be a sum over samples."""
+    """Whether its loss, or what its gradient is of, is a sum over samples."""
     narrow: str = "bf16 or fp16"
     """The type of weights that have less than 32 bits."""
     targets: tuple[float, float] | None = None

@@ -51,7 +51,7 @@ class Evidence:
     coefficient: float = 1.0
     """The usual part of the gradient that clipping leaves."""
     summed: bool = False
-    """Whether the loss of a batch was measured to be the sum of its samples'."""
+    """Whether the loss of a batch, or what the gradient is of, is the sum of its samples'."""
     empty: float = 0.0
     """Share of the updates whose window held no target."""
     terms: Sequence[str] = ()

@@ -109,12 +109,11 @@ def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
     if not (isinstance(c.optimizer, SGD) and excess(e) > FAILED):
         return
-    if e.summed:  # by the user's own function, whatever is made of it
-        yield code("loss", "return the mean over the samples", f"{moved(e, c)}: the loss is the sum of its samples'")
-    elif c.loss.reduction == "sum":
-        yield setting(
-            "loss.reduction", f"{moved(e, c)}: the loss is summed over the samples", {"loss.reduction": "mean"}
-        )
+    why = f"{moved(e, c)}: the loss is summed over the samples"
+    if c.loss.reduction == "sum":
+        yield setting("loss.reduction", why, {"loss.reduction": "mean"})
+    elif e.summed:  # by the user's own function
+        yield code("loss", "return the mean over the samples", why)
 
 
 def less_momentum(e: Evidence, c: Config) -> Iterator[Proposal]:

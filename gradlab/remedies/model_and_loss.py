@@ -15,6 +15,8 @@ from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, setting
+from gradlab.update.custom_loss import CustomLoss
+from gradlab.update.model_loss import ModelLoss
 
 RECURRENT = 1.5
 """Initial size of a weight that is applied at every time step above which it stretches the state."""
@@ -37,7 +39,7 @@ STABLE = {
     "rsqrt": "rsqrt(x + eps)",
     "div": "divide by x.clamp(min=eps), or by where(x.abs() < eps, eps, x)",
     "reciprocal": "1 / x.clamp(min=eps)",
-    "pow": "bound the base away from 0, or take log1p",
+    "pow": "bound the base: away from 0 where the exponent is negative, else from above",
     "norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
     "linalg_vector_norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
     "_softmax": "leave one position of each row unmasked, or mask with a large negative number instead of -inf",
@@ -99,6 +101,8 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield named("stable_loss", f"{o.place} in the loss is what fails" if o and o.place else "")
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
+    if o.phase == "loss" and not isinstance(c.loss, (CustomLoss, ModelLoss)):  # not in the user's code
+        return
     operation = o.derivative or o.operation or ""
     where = "in the loss"
     if o.phase != "loss" and o.kind:
@@ -135,13 +139,13 @@ def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Less weight for all terms but those that are not learnt."""
     unlearnt = e.found.get("unlearnt_term", {}).get("terms", [])
     names, weights = listed(unlearnt), getattr(c.loss, "weights", None)
-    they, ends = ("it", "ends") if len(unlearnt) == 1 else ("they", "end")
+    they = "is" if len(unlearnt) == 1 else "are"
     if weights is not None and (others := [name for name in e.terms if name not in unlearnt]):
         made = {**weights, **{name: two_digits(OUTWEIGHED * weights.get(name, 1.0)) for name in others}}
-        why = f"{names} {ends} no better than a constant answer: a hundredth of the weight of {listed(others)}"
+        why = f"{names} {they} not learnt: a hundredth of the weight of {listed(others)}"
         yield setting("loss.weights", why, {"loss.weights": made})
     lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
-    yield code("weights", lines, f"{they} {ends} no better than a constant answer")
+    yield code("weights", lines, f"{names} {they} not learnt")
 
 
 def logits(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -207,7 +211,7 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where more of it is added to gradients than they are."""
     if times := e.found.get(e.verdict, {}).get("noise"):
-        yield setting("noise=none", f"the noise has {times:.2g} times the norm of the gradients", {"noise": "none"})
+        yield setting("noise=none", f"it has {times:.2g} times the norm of gradients", {"noise": "none"})
 
 
 def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:

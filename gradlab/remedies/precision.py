@@ -21,7 +21,8 @@ def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
     o = e.overflow
     if o is not None and o.output_max is not None and math.isfinite(o.output_max):
         module = "what comes before " * (o.phase == "between") + (o.module or "the model")
-        what = module if o.phase in ("forward", "between") else "the backward pass"
+        scaled = "the backward pass" + ", the loss scale included," * c.precision.scaled
+        what = module if o.phase in ("forward", "between") else scaled
         why = f"{what} computes {o.output_max:.3g}: fp16 ends at 65504, bf16 where fp32 does"
         yield replace(named("bf16"), why=why)
     else:

@@ -155,6 +155,8 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if excess(e) > 3 and own:
         makers.append(lower_rate)
+    if e.failed_at == 1 and o is not None and not o.undefined:  # of numbers that no update had made large
+        makers = [initial_sizes, *makers]
     for maker in (*makers, loss_scale, wider, lower_rates, clip_norm, warmup):
         yield from maker(e, c)
 

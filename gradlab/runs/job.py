@@ -262,7 +262,7 @@ class Job(Sink):
             constants_of_terms=of_terms,
             constant_found=run.loss.constant_sought,
             constant_chosen=is_chosen,
-            summed=run.loss.summed,
+            summed=run.loss.summed or run.loss.reduction == "sum",
         )
         return diagnose(self.stream, known, self.samples if self.world.main else None), overflow
 

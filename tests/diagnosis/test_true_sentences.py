@@ -542,7 +542,7 @@ def test_initial_weights_of_ordinary_size_are_not_why_a_gradient_explodes(size: 
     causes = told(diagnose(stream, Measurements("failed", "not finite", **known)), "exploding").causes
     assert any("initial" in cause for cause in causes) == named == causes[0].startswith("the initial weights")
     unknown = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
-    assert any("the inputs or the targets are too large" in cause for cause in unknown)
+    assert not any("inputs" in cause or "targets" in cause for cause in unknown), "they were not measured"
 
 
 @pytest.mark.parametrize(

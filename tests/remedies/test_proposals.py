@@ -18,6 +18,7 @@ from gradlab.remedies.evidence import Evidence, evidence, recurrent_weights
 from gradlab.runs.record import RunRecord
 
 CUSTOM = ("model=custom", "model.target=nets:Tiny")
+OWN = ("loss=custom", "loss.target=nets:loss")
 
 
 def tries(e: Evidence, *given: str, search: bool = False) -> list[Candidate]:
@@ -213,7 +214,7 @@ def test_the_operation_that_failed_gets_its_stable_form() -> None:
     o = Overflow("loss", "", "", operation="log", failure="log of a negative number")
     e = Evidence("nan_loss", planned=500, failed_at=3, ratios=[1e-3], overflow=o)
     assert tries(e, "data=digits", "loss=unstable", "loss.kind=log")[0].overrides == ["loss.stable=true"]
-    own = [t for t in tries(e, *CUSTOM) if t.lines]
+    own = [t for t in tries(e, *CUSTOM, *OWN) if t.lines]
     assert own and own[0].lines.startswith("log in the loss: log(x.clamp")
 
 
@@ -495,3 +496,19 @@ def test_the_time_to_an_overflow_is_that_of_applied_updates(skipped: int, lasts:
     e = Evidence("scale_collapse", failed_at=28, planned=200, skipped=skipped, streak=7, overflow=o)
     found = [t.why for t in tries(e, *CUSTOM, "precision=fp16") if "optimizer.lr" in str(t.overrides)]
     assert len(found) == 1 and ("the time to that" in found[0]) == lasts
+
+
+def test_a_rate_of_usual_updates_is_not_lowered_where_nothing_is_learnt() -> None:
+    """It is where updates are large, or took the gradient away."""
+    for own, ratio, lowered in (({}, 4e-3, False), ({}, 4e-2, True), ({"taken": True}, 4e-3, True)):
+        e = Evidence("not_learning", {"not_learning": own}, ratios=[ratio] * 8, planned=500, attempts=500)
+        assert any(t.overrides[:1] and "optimizer.lr" in t.overrides[0] for t in tries(e, *CUSTOM)) == lowered
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_lines_of_a_loss_are_changed_where_the_loss_is_the_users(own: bool) -> None:
+    o = Overflow("loss", "", "", operation="pow", output_max=1e50)
+    e = Evidence("nan_forward", {}, planned=500, failed_at=1, overflow=o, sizes={"a.weight": 1e9, "b.weight": 1e9})
+    found = tries(e, *CUSTOM, *(OWN if own else ("loss=mse",)))
+    assert any(t.lines.startswith("pow in the loss") for t in found) == own
+    assert any("initial weights" in t.lines for t in found)

@@ -202,7 +202,7 @@ class NaNForward(NonFinite):
     other rule found a cause.
     """
 
-    causes = ("0/0 or the log or root of what should be positive", "a row that is masked throughout", "an overflow")
+    causes = ("0/0 or the log or root of what should be positive", "a row that is masked throughout")
     fixes = ("add an eps inside of roots, logs and denominators", "leave one entry of every row unmasked")
 
     def find(self, run: FinishedRun) -> Finding | None:
@@ -214,7 +214,17 @@ class NaNForward(NonFinite):
         began = None if o.evaluation else run.history.bad_since
         evidence = {"module": o.module, "operation": o.operation, "failure": o.failure}
         alone, samples = self.alone(run)
-        return self.found("critical", str(o) + alone, began, samples=samples, **evidence)
+        found = self.found("critical", str(o) + alone, began, samples=samples, **evidence)
+        masked = "softmax" in o.place
+        found.causes = [c for c in self.causes if ("masked" in c) == masked] if o.undefined else self.too_large(run)
+        return found
+
+    @staticmethod
+    def too_large(run: FinishedRun) -> list[str]:
+        """What was measured to be too large at the beginning, where no update had made anything large."""
+        large = [name for name, is_ordinary in run.ordinary.items() if not is_ordinary]
+        initial = [name for name in large if run.sizes or "weights" not in name]
+        return [f"{' or '.join(initial)} are too large"] if initial and not run.history.applied else []
 
     def yields(self, run: FinishedRun) -> bool:
         o = run.overflow

@@ -141,9 +141,7 @@ class Exploding(Rule):
         multiplied = [chain] if self.grows_backwards(run) else []
         large = [name for name, is_ordinary in run.ordinary.items() if not is_ordinary]
         initial = [f"{' or '.join(large)} are too large"] if large else []
-        if run.summed:
-            found.causes = ["the loss is summed over the samples", rate, *initial, *multiplied]
-        elif initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
+        if initial and self.first["grad/norm"] > self.first.get("param/norm", math.inf):
             found.causes = [*initial, *multiplied, rate]
         elif max(self.moved, self.first.get("update/ratio", 0.0)) > self.large:
             found.causes = [rate, *multiplied, *initial]
@@ -241,7 +239,7 @@ class ZeroGradient(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
+        if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first) or h.broken:  # see nan_loss
             return None
         severity = "info" if run.trains or run.decayed else "critical"
         since = f"from update {self.at} on"

@@ -28,7 +28,7 @@ class UnlearntTerm(Rule):
     """
 
     needs = ("long",)
-    causes = ("its weight is far below that of another term", "what it asks for does not follow from the inputs")
+    causes = ("another term outweighs it", "what it asks for does not follow from the inputs")
     fixes = ("weigh the terms so that each has a part in the gradient", "check its targets")
     reach: float = 0.02
     """Part of the constant answer's loss that noise may hide, at most."""

@@ -1,0 +1,120 @@
+"""A cause is named where something was measured that makes it one, and a sentence is printed once."""
+
+import math
+
+import pytest
+import torch
+from test_rules import FAILED, FALLING, FLAT, NAMES, line, overflow, verdict
+from test_true_sentences import told
+
+from gradlab.diagnosis.constant_answer import constant_answer
+from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
+from gradlab.diagnosis.finding import Diagnosis, Finding
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
+from gradlab.diagnosis.measurements import Measurements
+from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.replay.overflow import Overflow
+
+HEADER = {"names": ["a.weight"], "shapes": [[16, 9]]}
+
+
+def test_of_findings_that_say_the_same_one_is_printed() -> None:
+    same = [Finding(code, "warning", "it fell") for code in ("a", "b")]
+    longer, other = Finding("c", "info", "it fell twice"), Finding("d", "info", "it rose")
+    assert remaining(Diagnosis("e", "no", findings=[*same, other])) == [same[0], other]
+    assert remaining(Diagnosis("e", "no", findings=[*same, other, longer])) == [other, longer]
+    assert remaining(Diagnosis("e", "it fell", findings=[*same, other])) == [other]
+
+
+@pytest.mark.parametrize("dominant", [True, False])
+def test_a_layer_that_has_all_of_the_gradient_is_not_named_where_others_have_vanished(dominant: bool) -> None:
+    """It is where they have not, though one of them has most of it."""
+    stream = MetricStream(Thresholds(), NAMES)
+    early = 0.1 if dominant else 1e-5
+    for i, loss in enumerate(FLAT, 1):
+        layers = {"grad/layer": [early, early, early, 1.0], "update/norm": [1e-3] * 4, "param/norm": [1.0] * 4}
+        stream.observe(line(i, loss) | {"update/ratio": 1e-3}, layers)
+    codes = {f.code for f in diagnose(stream, Measurements(constant=2.0)).findings}
+    assert ("vanishing" in codes, "dominant_layer" in codes) == (not dominant, dominant)
+
+
+@pytest.mark.parametrize(
+    ("summed", "moments", "named"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+@pytest.mark.parametrize("code", ["diverged", "update_too_large"])
+def test_a_sum_over_samples_is_a_cause_where_updates_are_as_large_as_the_gradient(
+    code: str, summed: bool, moments: bool, named: bool
+) -> None:
+    losses = [1.0 + i for i in range(100)] if code == "diverged" else FLAT
+    lines = [line(i, loss) | {"update/ratio": 5.0 if i < 3 else 1e-9} for i, loss in enumerate(losses, 1)]
+    causes = told(verdict(lines, summed=summed, second_moments=moments), code).causes
+    assert (causes[0] == "the loss is summed over the samples") == named
+
+
+@pytest.mark.parametrize(("many", "applied", "rate"), [(2, True, True), (8, True, False), (2, False, False)])
+def test_the_rate_is_a_cause_of_an_overflow_that_few_batches_have_with_the_initial_weights(
+    many: int, applied: bool, rate: bool
+) -> None:
+    o = Overflow("forward", "a", "Linear", output_max=1e5, limit=65504.0)
+    lines = [line(i, 1.0, skipped=not applied or i > 5) for i in range(1, 20)]
+    known = {"fp16_forward": True, "overflow": o, "initial_overflows": (many, 8), **FAILED}
+    causes = told(verdict(lines, **known), "overflow_fp16").causes
+    assert "initial weights" in causes[0] and any("learning rate" in c for c in causes) == rate
+
+
+@pytest.mark.parametrize(("size", "causes"), [(1e6, ["the initial weights are too large"]), (0.6, [])])
+def test_an_overflow_before_any_update_is_caused_by_what_was_measured_to_be_large(size: float, causes: list) -> None:
+    stream = MetricStream(Thresholds(), ["a.weight"])
+    layers = {"grad/layer": [math.inf], "param/norm": [4 * size], "update/norm": [0.0]}
+    stream.observe(line(1, math.inf, math.inf, skipped=True), layers)
+    known = Measurements(header=HEADER, **overflow("loss", operand_max=1e30, operation="pow"))
+    found = told(diagnose(stream, known), "nan_forward")
+    assert found.causes == causes
+    known.overflow = Overflow("forward", "a", "Linear", operation="_softmax", failure="a row without an entry")
+    assert told(diagnose(stream, known), "nan_forward").causes == ["a row that is masked throughout"]
+
+
+def test_a_gradient_of_zero_of_a_loss_that_is_not_finite_is_no_finding() -> None:
+    lines = [line(i, 2.0 if i < 60 else math.nan, float(i < 60)) for i in range(1, 101)]
+    assert all(f.code != "zero_gradient" for f in verdict(lines).findings)
+    assert told(verdict([one | {"train/loss": 2.0} for one in lines]), "zero_gradient")
+
+
+def test_a_hinge_whose_classes_are_nearly_balanced_has_a_best_constant_answer() -> None:
+    """Its slope is small up to a kink, which takes many steps to reach."""
+
+    def hinge(outputs: torch.Tensor, signs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (1 - outputs * signs).clamp(min=0).sum(), torch.tensor(float(len(signs)))
+
+    signs = torch.tensor([1.0] * 195 + [-1.0] * 189)
+    assert constant_answer(hinge, torch.empty(1), [signs]) == pytest.approx(1 - 6 / 384, abs=1e-3)
+
+
+@pytest.mark.parametrize(("end", "learns"), [(1.3, False), (0.5, True)])
+def test_evaluations_that_fall_are_no_progress_where_the_loss_ends_above_its_beginning(
+    end: float, learns: bool
+) -> None:
+    stream, evaluations = MetricStream(Thresholds()), [3.0, 2.5, 2.0, 1.9]
+    for i in range(1, 101):
+        stream.observe(line(i, 1.0 if i <= 10 else end))
+        if i % 25 == 0:
+            stream.observe({"eval/loss": evaluations[i // 25 - 1]})
+    assert (diagnose(stream).verdict == "healthy") == learns
+
+
+@pytest.mark.parametrize(("constant", "said"), [(None, True), (3.0, False)])
+def test_by_what_a_loss_is_judged_is_told_also_where_only_a_term_is_not_learnt(
+    constant: float | None, said: bool
+) -> None:
+    lines = [line(i, loss) | {"train/loss/a": 1.0} for i, loss in enumerate(FALLING, 1)]
+    found = told(verdict(lines, constant=constant, constants_of_terms={"a": 1.0}), "unlearnt_term")
+    assert ("judged by its own beginning" in found.sentence) == said
+
+
+def test_inputs_that_were_not_measured_do_not_saturate() -> None:
+    flat = Inspection([ActivationOutput("a", "Tanh", 1.0, None, operation="tanh")], 8)
+    for size, named in ((math.nan, False), (50.0, True), (1.0, False)):
+        causes = told(
+            verdict([line(i, 2.0) for i in range(1, 100)], inspection=flat, input_size=size), "saturated_units"
+        )
+        assert any("inputs" in c for c in causes.causes) == named

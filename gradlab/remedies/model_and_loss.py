@@ -13,6 +13,7 @@ from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent
+from gradlab.models.custom import CustomOption
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, setting
 from gradlab.update.custom_loss import CustomLoss
@@ -101,7 +102,8 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield named("stable_loss", f"{o.place} in the loss is what fails" if o and o.place else "")
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
-    if o.phase == "loss" and not isinstance(c.loss, (CustomLoss, ModelLoss)):  # not in the user's code
+    own = isinstance(c.loss, (CustomLoss, ModelLoss)) if o.phase == "loss" else isinstance(c.model, CustomOption)
+    if not (own or o.phase == "backward"):  # then it is not known whose code it is
         return
     operation = o.derivative or o.operation or ""
     where = "in the loss"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gradlab.config.schema import Config
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
+from gradlab.models.custom import CustomOption
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.data import inputs, samples, target_scale, targets, whole_batches, windows
 from gradlab.remedies.evidence import Evidence
@@ -64,7 +65,7 @@ AT_ONCE = 1e3
 def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where no rate in use makes updates usual, and no layer's initial weights are off by themselves."""
     if beyond_rates(e, c) and not any(initial_sizes(e, c)):
-        yield code("initial weights", "begin with smaller weights, inputs or targets", moved(e, c))
+        yield code("scale", "begin with smaller weights, inputs or targets", moved(e, c))
 
 
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -269,6 +270,9 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
 }
 """Makers by verdict, in the order in which to try what they make."""
 
+OF_THE_MODEL = ("initial weights", "initial biases", "activation", "graph", "logits", "time steps", "depth")
+"""Names of lines that are to be changed in a model of the user's own."""
+
 WIDER: tuple[Maker, ...] = (
     *(pitfall, looser_clip, loss_scale, higher_rate, lower_rate, clip_norm, other_warmup, defaults, other_rates, full),
     *(optimizers, structural("layer_norm", "he_init", "residual")),
@@ -294,4 +298,6 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
         *likely,
         *(WIDER if search else ()),
     )
-    return [proposal for maker in makers for proposal in maker(e, c)]
+    made = [proposal for maker in makers for proposal in maker(e, c)]
+    own = isinstance(c.model, CustomOption)
+    return [each for each in made if own or each.remedy is not None or each.name not in OF_THE_MODEL]

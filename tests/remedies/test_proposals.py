@@ -158,7 +158,7 @@ def test_a_rate_follows_the_measured_ratio_or_is_not_the_cause(moved: float, lr:
     e = Evidence("exploding", ratios=[moved], weights=100.0, norms=[1.4e8], failed_at=2, planned=200)
     found = tries(e, *CUSTOM, "optimizer=sgd", f"optimizer.lr={lr}")
     rates = [t for t in found if any(o.startswith("optimizer.lr=") for o in t.overrides)]
-    assert bool(rates) == follows != ("initial weights" in [t.name for t in found])
+    assert bool(rates) == follows != ("scale" in [t.name for t in found])
     if rates:
         assert value(rates, "optimizer.lr") == pytest.approx(lr * 0.01 / moved, rel=0.1)
     else:

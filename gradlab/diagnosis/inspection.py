@@ -90,41 +90,55 @@ def inspect_model(
     batches: micro-batches, of which the first alone is used for the gradients. modules: names of recurrent ones, whose
     activations are within one operation. order: of layers. The caller restores the random state.
     """
-    from gradlab.measure.flat_units import FlatUnits  # loads PyTorch: not before the configuration was checked
-
-    inputs, targets = batches[0]
     buffers = [b.clone() for b in model.buffers()]
-    recurrent, units = Activations(model, modules), FlatUnits(model)
-    found, returned, normalised = Inspection(), list[torch.Tensor](), list[int]()
-    last: torch.Tensor | None = None
     try:
-        for i, (each, _) in enumerate(batches):
-            watched = recurrent.watching() if i == 0 else nullcontext()
-            arithmetic = precision.arithmetic(), precision.autocast()
-            with torch.no_grad(), watched, arithmetic[0], units.watching(), arithmetic[1], batch_norms(model) as over:
-                returned.append(model(each))
-                last = units.last
-            normalised += [min(over)] if over else []
-        found.batch_norm_samples = max(normalised, default=None)  # of the last batch of a set there may be fewer
-        if all(isinstance(y, torch.Tensor) and y.is_floating_point() and y.numel() for y in returned):
-            found.output_bound = bound(returned[-1], last)
-            found.probabilities = isinstance(loss_fn, CrossEntropy) and all(
-                probabilities(classes_last(y, t)) for y, (_, t) in zip(returned, batches, strict=True)
-            )
-        found.samples = sum(samples(each) for each, _ in batches)
-        for name, row in zip(modules, recurrent.table(precision.device).tolist(), strict=True):
-            if row[FIELDS.index("saturated")] == row[FIELDS.index("saturated")]:
-                kind = type(model.get_submodule(name)).__name__
-                found.activations.append(ActivationOutput(name, kind, row[FIELDS.index("saturated")], None))
-        found.activations += outputs(units.calls, found.samples)
-        found.normalised, found.residual = units.has("normalised"), units.has("residual")
+        found = of_forward_passes(model, loss_fn, precision, batches, modules)
         if precision.dtype == torch.float16:
-            compare_gradients(found, model, loss_fn, precision, inputs, targets, order)
+            compare_gradients(found, model, loss_fn, precision, *batches[0], order)
         return found
     finally:
         for b, before in zip(model.buffers(), buffers, strict=True):
             b.copy_(before)
         model.zero_grad(set_to_none=True)
+
+
+def of_forward_passes(
+    model: torch.nn.Module, loss_fn: Loss, precision: Precision, batches: Sequence[Any], modules: list[str]
+) -> Inspection:
+    """What is measured without a gradient, of all micro-batches; of the time steps of recurrent modules, of the first.
+
+    It changes buffers.
+    """
+    from gradlab.measure.flat_units import FlatUnits  # loads PyTorch: not before the configuration was checked
+
+    recurrent, units = Activations(model, modules), FlatUnits(model)
+    returned, normalised = list[Any](), list[int]()
+    last: torch.Tensor | None = None
+    for i, (each, _) in enumerate(batches):
+        watched = recurrent.watching() if i == 0 else nullcontext()
+        arithmetic = precision.arithmetic(), precision.autocast()
+        with torch.no_grad(), watched, arithmetic[0], units.watching(), arithmetic[1], batch_norms(model) as over:
+            returned.append(model(each))
+            last = units.last
+        normalised += [min(over)] if over else []
+    found = Inspection(samples=sum(samples(each) for each, _ in batches))
+    found.batch_norm_samples = max(normalised, default=None)  # of the last batch of a set there may be fewer
+    found.normalised, found.residual = units.has("normalised"), units.has("residual")
+    found.activations = of_recurrent(model, modules, recurrent.table(precision.device).tolist())
+    found.activations += outputs(units.calls, found.samples)
+    if all(isinstance(y, torch.Tensor) and y.is_floating_point() and y.numel() for y in returned):
+        found.output_bound = bound(returned[-1], last)
+        found.probabilities = isinstance(loss_fn, CrossEntropy) and all(
+            probabilities(classes_last(y, t)) for y, (_, t) in zip(returned, batches, strict=True)
+        )
+    return found
+
+
+def of_recurrent(model: torch.nn.Module, modules: list[str], table: list[list[float]]) -> list[ActivationOutput]:
+    """What was measured of recurrent modules, whose activations are within one operation; NaN: they have none."""
+    shares = [row[FIELDS.index("saturated")] for row in table]
+    known = [(name, share) for name, share in zip(modules, shares, strict=True) if share == share]
+    return [ActivationOutput(name, type(model.get_submodule(name)).__name__, share, None) for name, share in known]
 
 
 @contextmanager

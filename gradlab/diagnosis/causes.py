@@ -18,7 +18,8 @@ UNLEARNT = (*DROWNED, "memorising", "update_too_large")
 """Findings of runs that do not learn, whatever it looks like."""
 SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
-SCALED = ("exploding", "diverged", "dead_units", "saturated_units", "not_learning")
+FLAT_UNITS = ("dead_units", "saturated_units")
+SCALED = ("exploding", "diverged", *FLAT_UNITS, "not_learning")
 """Findings that inputs of wild scale may explain."""
 
 
@@ -41,7 +42,7 @@ def summed(run: FinishedRun, finding: Finding) -> None:
 
 def scaled(run: FinishedRun, finding: Finding) -> None:
     """Inputs and targets of wild scale as the first causes; of flat units, inputs as the only one."""
-    units = finding.code.endswith("_units")
+    units = finding.code in FLAT_UNITS
     if finding.code not in SCALED:
         return
     if run.input_size >= WILD:
@@ -88,7 +89,7 @@ def inspected(run: FinishedRun, finding: Finding) -> None:
     if run.inspection is None or finding.severity == "info":
         return
     few = run.inspection.batch_norm_samples
-    if finding.code in UNLEARNT and few is not None and few < SIGNS_ALONE:
+    if finding.code in (*UNLEARNT, *FLAT_UNITS) and few is not None and few < SIGNS_ALONE:
         norm = f"batch norm over {few} value{'s' * (few > 1)} of each channel at a time"
         others = [cause for cause in finding.causes if "at first" not in cause]  # a first gradient is its noise
         finding.causes = [norm, *others]
@@ -99,10 +100,14 @@ def inspected(run: FinishedRun, finding: Finding) -> None:
 
 
 def by_samples(findings: list[Finding]) -> None:
-    """Samples that stand out as the first cause of a loss that rises again, where weight decay is not."""
-    samples = next((sorted(f.evidence.get("samples", [])) for f in findings if f.code == "bad_batch"), [])
-    for finding in findings if samples else ():
-        if finding.code == "diverged" and "weights_last" not in finding.evidence:
+    """Samples that stand out as the first cause of what begins with their update, where weight decay is not."""
+    bad = next((f for f in findings if f.code == "bad_batch" and f.evidence.get("samples")), None)
+    if bad is None:
+        return
+    for finding in findings:
+        rises_again = finding.code == "diverged" and "weights_last" not in finding.evidence
+        if rises_again or (finding.code == "exploding" and finding.began == bad.began):
+            samples = sorted(bad.evidence["samples"])
             shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
             many = "s" * (len(samples) > 1)
             finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]

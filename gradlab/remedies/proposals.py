@@ -119,23 +119,30 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Of a gradient that was there at first the rate comes first; over time steps layers are no matter."""
+    """Of a gradient that large updates took away the rate comes first; over time steps layers are no matter."""
     found = e.found.get("vanishing", {})
-    if not found.get("at_first", True):
-        for maker in (rate_that_took, structural("relu+he_init", "residual", "batch_norm"), adaptive):
-            yield from maker(e, c)
-    elif "late_to_early_time" in found:
-        yield from structural("gated")(e, c)
-        offered = found.get("gated") or hasattr(c.model, "cell")
-        shorter = "shorten the sequences" + ", or use gated cells" * (not offered)
-        yield code("time steps", shorter, "the first steps get next to no gradient")
+    paths = (structural("relu+he_init", "residual", "batch_norm"), adaptive, depth)  # layer norm has not been enough
+    if "late_to_early_time" in found:
+        makers: tuple[Maker, ...] = (structural("gated"), time_steps)
+    elif found.get("at_first", True):
+        makers = (initial_sizes, *paths)
     else:
-        yield from initial_sizes(e, c)
-        yield from structural("relu+he_init", "residual", "batch_norm")(e, c)  # layer norm has not been enough
-        yield from adaptive(e, c)
-        lines = {"residual connections": "add residual connections", "normalisation": "add batch normalisation"}
-        if missing := [lines[name] for name in found.get("missing", lines)]:
-            yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
+        makers = (*paths, rate_that_took) if e.largest_ratio <= LARGE_UPDATE else (rate_that_took, *paths[:2])
+    for maker in makers:
+        yield from maker(e, c)
+
+
+def time_steps(e: Evidence, c: Config) -> Iterator[Proposal]:
+    offered = e.found.get("vanishing", {}).get("gated") or hasattr(c.model, "cell")
+    shorter = "shorten the sequences" + ", or use gated cells" * (not offered)
+    yield code("time steps", shorter, "the first steps get next to no gradient")
+
+
+def depth(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """What would carry a gradient through many layers, as far as the model lacks it."""
+    lines = {"residual connections": "add residual connections", "normalisation": "add batch normalisation"}
+    if missing := [lines[name] for name in e.found.get("vanishing", {}).get("missing", lines)]:
+        yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -7,6 +7,7 @@ import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, overflow, verdict
 from test_true_sentences import told
 
+from gradlab.diagnosis.causes import by_samples
 from gradlab.diagnosis.constant_answer import constant_answer
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
@@ -118,3 +119,41 @@ def test_inputs_that_were_not_measured_do_not_saturate() -> None:
             verdict([line(i, 2.0) for i in range(1, 100)], inspection=flat, input_size=size), "saturated_units"
         )
         assert any("inputs" in c for c in causes.causes) == named
+
+
+@pytest.mark.parametrize(("values", "first"), [(2, True), (32, False), (None, False)])
+@pytest.mark.parametrize("code", ["dead_units", "not_learning"])
+def test_batch_norm_over_few_values_is_a_cause_of_units_that_die(code: str, values: int | None, first: bool) -> None:
+    units = [ActivationOutput("a", "ReLU", None, float(code == "dead_units"), operation="relu")]
+    known = {"inspection": Inspection(units, 8, batch_norm_samples=values), "constant": 2.0}
+    lines = [line(i, 2.0) | {"update/ratio": 0.5 if i == 1 else 1e-3} for i in range(1, 101)]
+    assert told(verdict(lines, **known), code).causes[0].startswith("batch norm over 2") == first
+
+
+@pytest.mark.parametrize(("began", "named"), [(17, True), (3, False), (None, False)])
+def test_samples_are_a_cause_of_an_explosion_that_begins_with_their_update(began: int | None, named: bool) -> None:
+    exploding = Finding("exploding", "critical", "", began, {}, ["x"])
+    by_samples([Finding("bad_batch", "info", "", 17, {"samples": [9]}), exploding])
+    assert exploding.causes == ["sample 9 of the training set (see bad_batch)"] * named + ["x"]
+
+
+@pytest.mark.parametrize(("eta", "later", "named"), [(60.0, 1e9, True), (2.0, 1e9, False), (60.0, 100.0, False)])
+def test_noise_is_compared_with_the_gradients_before_these_grew(eta: float, later: float, named: bool) -> None:
+    norms = [3.0 if later > 100 else 100.0] * 20 + [later] * 40
+    losses = [1.0] * 20 + [10.0 + i for i in range(40)]
+    lines = [line(i, loss, n) for i, (loss, n) in enumerate(zip(losses, norms, strict=True), 1)]
+    found = verdict(lines, noise=eta)
+    assert any("noise" in c for c in next(f for f in found.findings if f.severity == "critical").causes) == named
+
+
+@pytest.mark.parametrize(("largest", "first"), [(0.005, "no normalisation"), (0.3, "the learning rate is too high")])
+def test_a_rate_took_a_gradient_away_where_updates_were_large(largest: float, first: str) -> None:
+    """Else it is what would have carried the gradient through the layers that is missing."""
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        early = 0.5 if i == 1 else 1e-6
+        layers = {"grad/layer": [early, early, early, 1.0], "update/norm": [1e-3] * 4, "param/norm": [1.0] * 4}
+        stream.observe(line(i, loss) | {"update/ratio": largest if i == 1 else 1e-3}, layers)
+    known = Measurements(constant=2.0, inspection=Inspection(residual=True))
+    causes = told(diagnose(stream, known), "vanishing").causes
+    assert causes[0].startswith(first) and "at first" in causes[0]

@@ -15,6 +15,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent, progress
 from gradlab.update.layers import late_to_early_ratio
 
@@ -142,8 +143,12 @@ class Vanishing(Rule):
 
     def possible(self, run: FinishedRun, causes: list[str], missing: list[str]) -> list[str]:
         """The causes that what is known of the model leaves. missing: what would carry a gradient through layers."""
-        if not self.at_first:  # neither the architecture nor the initial weights
-            return ["the learning rate is too high: early layers had a gradient at first, and updates took it away"]
+        if not self.at_first:  # not the initial weights
+            taken = "early layers had a gradient at first, and updates took it away"
+            rate = f"the learning rate is too high: {taken}"
+            if missing and run.history.update_ratios.largest <= LARGE_UPDATE:
+                return [f"no {' or '.join(missing)}: {taken}, though none that was measured was large", rate]
+            return [rate]
         if run.inspection is not None:
             seen = run.inspection.activations
             flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
@@ -177,7 +182,7 @@ def part_of_squares(norms: list[float], i: int) -> float:
 class DominantLayer(Rule):
     """One layer's gradient is much larger than all others, and clipping the whole gradient makes the others tiny."""
 
-    follows = ("vanishing", "dead_units")
+    follows = ("vanishing", "dead_units", "exploding")
     needs = ("long", "layers", "steps")
     causes = (
         "one layer's outputs are on a far larger scale",

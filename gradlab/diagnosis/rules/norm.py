@@ -116,7 +116,7 @@ class Exploding(Rule):
                 before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
                 sentence = f"the gradient norm, {before} before, was {self.left:.3g} at update {self.at}"
             sentence += f", and reached {self.reached:.3g}" * (few >= run.window or self.reached > self.left)
-            evidence = {"largest": self.reached, "usual": self.usual}
+            evidence = {"largest": self.reached, "usual_before": self.usual}
             return self.caused(run, self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
@@ -133,7 +133,7 @@ class Exploding(Rule):
             return None
         sentence = f"the gradient norm reached {norm:.3g} at update {at}, from a median of {usual:.3g}; the norm of"
         sentence += f" the weights went from {weights[0]:.3g} to {weights[-1]:.3g}"
-        return self.caused(run, self.found("info", sentence, at, largest=norm, usual=usual, weights=weights[-1]))
+        return self.caused(run, self.found("info", sentence, at, largest=norm, usual_before=usual, weights=weights[-1]))
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
         """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""

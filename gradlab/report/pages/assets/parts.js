@@ -21,6 +21,7 @@ const parts = (() => {
     cut: "units are alive, and the gradient is zero",
     taken: "updates took the gradient away",
     summed: "the loss is a sum over samples",
+    usual_before: "usual grad norm before it",
     usual_update_ratio: "usual update ÷ weights",
   };
 

@@ -90,10 +90,16 @@ def diagnose(
         explain(run, finding)
     by_samples([finding for _, finding in found])
     findings = settled(run, found)
-    unhealthy = any(f.severity == "critical" for f in findings)
     verdict, sentence, own = verdict_of(run, findings, {rule.code for rule in stream.rules if rule.decides})
-    codes, learns = [rule.code for rule in checked], run.learns and not unhealthy
-    return Diagnosis(verdict, sentence, summary(run) | own, findings, codes, unchecked, learns)
+    codes, evidence = [rule.code for rule in checked], summary(run) | own
+    return Diagnosis(verdict, sentence, evidence, findings, codes, unchecked, has_learnt(run, findings))
+
+
+def has_learnt(run: FinishedRun, findings: list[Finding]) -> bool:
+    """Whether a healthy run has learnt: not where its terms alone have constant answers, and none is learnt."""
+    unlearnt: list[str] = next((f.evidence["terms"] for f in findings if f.code == "unlearnt_term"), [])
+    none = run.constant is None and 0 < len(unlearnt) == len(run.constants_of_terms)
+    return run.learns and not none and all(f.severity != "critical" for f in findings)
 
 
 def settled(run: FinishedRun, found: Sequence[tuple[Rule, Finding]]) -> list[Finding]:

@@ -102,12 +102,12 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield named("stable_loss", f"{o.place} in the loss is what fails" if o and o.place else "")
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
-    own = isinstance(c.loss, (CustomLoss, ModelLoss)) if o.phase == "loss" else isinstance(c.model, CustomOption)
-    if not (own or o.phase == "backward"):  # then it is not known whose code it is
-        return
+    in_loss = o.phase == "loss" or not o.kind
+    if not isinstance(*((c.loss, (CustomLoss, ModelLoss)) if in_loss else (c.model, CustomOption))):
+        return  # it is not in the user's code
     operation = o.derivative or o.operation or ""
     where = "in the loss"
-    if o.phase != "loss" and o.kind:
+    if not in_loss:
         where = f"{'before' if o.phase == 'between' else 'in'} {o.module or 'the model'} ({o.kind})"
     form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
     if form is not None:
@@ -213,7 +213,7 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where more of it is added to gradients than they are."""
     if times := e.found.get(e.verdict, {}).get("noise"):
-        yield setting("noise=none", f"it has {times:.2g} times the norm of gradients", {"noise": "none"})
+        yield setting("noise=none", f"it had {times:.2g} times the norm of gradients", {"noise": "none"})
 
 
 def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.config.schema import Config
+from gradlab.data.custom import CustomData
+from gradlab.data.text import TextData
+from gradlab.data.tokens import TokensData
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.models.custom import CustomOption
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
@@ -98,22 +101,27 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Clipping, the rate in either direction, units; then what is not in the configuration."""
+    """Clipping, the rate in either direction, units; then what is not in the configuration.
+
+    The rate comes last where some of the training data is learnt with it.
+    """
     found = e.found.get("not_learning", {})
-    fast = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_UPDATE and "times" not in found
+    large = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_UPDATE and "times" not in found
+    lower = [lower_rate] if large or found.get("taken") else []
     for maker in (
-        *((graph,) if found.get("zero") else ()),
+        *([graph] if found.get("zero") else []),
         shorter_warmup,
         no_schedule,
         looser_clip,
         initial_sizes,
         from_afar,
         higher_rate,
-        *((lower_rate,) if fast or found.get("taken") else ()),
+        *([] if found.get("some") else lower),
         loss_scale,
-        *((adaptive,) if uneven(e) else ()),
+        *([adaptive] if uneven(e) else []),
         units,
         targets,
+        *(lower if found.get("some") else []),
     ):
         yield from maker(e, c)
 
@@ -277,8 +285,10 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
 }
 """Makers by verdict, in the order in which to try what they make."""
 
+OF_THE_DATA = ("data", "inputs", "targets")
+"""Names of lines that are to be changed in data of the user's own."""
 OF_THE_MODEL = ("initial weights", "initial biases", "activation", "graph", "logits", "time steps", "depth")
-"""Names of lines that are to be changed in a model of the user's own."""
+"""The same of a model."""
 
 WIDER: tuple[Maker, ...] = (
     *(pitfall, looser_clip, loss_scale, higher_rate, lower_rate, clip_norm, other_warmup, defaults, other_rates, full),
@@ -305,6 +315,7 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
         *likely,
         *(WIDER if search else ()),
     )
-    made = [proposal for maker in makers for proposal in maker(e, c)]
-    own = isinstance(c.model, CustomOption)
-    return [each for each in made if own or each.remedy is not None or each.name not in OF_THE_MODEL]
+    foreign = [] if isinstance(c.model, CustomOption) else [*OF_THE_MODEL]
+    foreign += [] if isinstance(c.data, (CustomData, TextData, TokensData)) else OF_THE_DATA
+    made = (proposal for maker in makers for proposal in maker(e, c))
+    return [each for each in made if each.remedy is not None or each.name not in foreign]

@@ -112,6 +112,17 @@ def test_by_what_a_loss_is_judged_is_told_also_where_only_a_term_is_not_learnt(
     assert ("judged by its own beginning" in found.sentence) == said
 
 
+@pytest.mark.parametrize(
+    ("others", "constant", "learns"), [({}, None, False), ({"b": 1.0}, None, True), ({}, 3.0, True)]
+)
+def test_a_run_has_not_learnt_whose_terms_have_constant_answers_of_which_none_is_beaten(
+    others: dict[str, float], constant: float | None, learns: bool
+) -> None:
+    falling = [line(i, loss) | {"train/loss/a": 1.0, "train/loss/b": loss} for i, loss in enumerate(FALLING, 1)]
+    lines = [one | {"train/loss/b": one["train/loss"] / 2} for one in falling]
+    assert verdict(lines, constant=constant, constants_of_terms={"a": 1.0, **others}).learns == learns
+
+
 def test_inputs_that_were_not_measured_do_not_saturate() -> None:
     flat = Inspection([ActivationOutput("a", "Tanh", 1.0, None, operation="tanh")], 8)
     for size, named in ((math.nan, False), (50.0, True), (1.0, False)):
@@ -157,3 +168,18 @@ def test_a_rate_took_a_gradient_away_where_updates_were_large(largest: float, fi
     known = Measurements(constant=2.0, inspection=Inspection(residual=True))
     causes = told(diagnose(stream, known), "vanishing").causes
     assert causes[0].startswith(first) and "at first" in causes[0]
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_the_rate_is_the_last_cause_where_the_training_data_are_learnt_with_it(some: bool) -> None:
+    """Though not by so much that they are learnt by heart."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 101):
+        loss = 2.0 - some * (0.3 - 0.36 * (-1) ** i) * (i > 20)
+        stream.observe(line(i, loss) | {"update/ratio": 0.04})
+    for loss in (2.0, 2.01):
+        stream.observe({"eval/loss": loss})
+    known = Measurements(constant=2.0, eval_constant=2.0, constant_found=True)
+    found = told(diagnose(stream, known), "not_learning")
+    assert found.causes[-1 if some else 0] == "the learning rate is too high" and "0.04 times" in found.sentence
+    assert len(found.causes) > 1

@@ -218,7 +218,7 @@ def test_a_loss_that_falls_without_bound_after_a_noisy_beginning_has_no_floor() 
     assert verdict(lines, **FAILED).verdict == "unbounded_loss"
 
 
-@pytest.mark.parametrize(("ratio", "cause"), [(0.3, "far too high"), (1e-5, "far too low"), (1e-3, "do not belong")])
+@pytest.mark.parametrize(("ratio", "cause"), [(0.3, "too high"), (1e-5, "too low"), (1e-3, "do not belong")])
 def test_the_rate_is_the_first_cause_only_where_updates_show_it(ratio: float, cause: str) -> None:
     lines = [line(i, 2.0) | {"update/ratio": ratio} for i in range(1, 101)]
     assert cause in told(verdict(lines, constant=2.0), "not_learning").causes[0]
@@ -558,7 +558,9 @@ def test_a_gradient_is_multiplied_at_layers_only_where_early_ones_get_more(
     header = {"names": NAMES[:2], "shapes": [[4, 4]] * 2, "recurrent": recurrent}
     causes = told(diagnose(stream, Measurements("failed", "not finite", header=header)), "exploding").causes
     assert any("multiplied" in cause for cause in causes) == grows
-    summed = told(diagnose(stream, Measurements("failed", "not finite", header=header, summed=True)), "exploding")
+    summed = told(
+        diagnose(stream, Measurements("failed", "no", header=header, summed=True, second_moments=False)), "exploding"
+    )
     assert summed.causes[0] == "the loss is summed over the samples"
 
 
@@ -567,7 +569,7 @@ def test_targets_are_a_cause_where_they_are_large(size: float) -> None:
     lines = [line(i, 2.0 ** max(1, i - 55), 10.0 ** max(0, i - 60)) for i in range(1, 70)]
     causes = told(verdict(lines, "failed", error="not finite", input_size=1.0, target_size=size), "exploding").causes
     assert causes[0].startswith("targets of wild scale") == (size > 1e3)
-    assert any("the targets are too large" in c for c in causes) == (not size <= 10 and not size > 1e3)
+    assert any("the targets are too large" in c for c in causes) == (10 < size <= 1e3), "not of a size unknown"
 
 
 def test_no_finding_says_what_another_says() -> None:

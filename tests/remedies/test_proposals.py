@@ -17,7 +17,7 @@ from gradlab.remedies.candidates import SHOWN, Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence, recurrent_weights
 from gradlab.runs.record import RunRecord
 
-CUSTOM = ("model=custom", "model.target=nets:Tiny")
+CUSTOM = ("model=custom", "model.target=nets:Tiny", "data=custom", "data.target=nets:data")
 OWN = ("loss=custom", "loss.target=nets:loss")
 
 
@@ -132,7 +132,7 @@ def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
 def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd(verdict: str) -> None:
     e, given = (
         Evidence(verdict, ratios=[1.5] * 5, weights=5.0, norms=[382.0], planned=500),
-        (*CUSTOM, "data=digits"),
+        CUSTOM,
     )
     summed = (*given, "optimizer=sgd", "loss.reduction=sum")
     assert tries(e, *summed)[0].overrides == ["loss.reduction=mean"]
@@ -360,18 +360,20 @@ def test_what_is_added_to_something_has_no_fan_in() -> None:
 
 
 def test_what_is_suggested_for_a_gradient_that_vanishes_is_where_it_does() -> None:
-    """Over time steps not between layers; one that was there at first needs a lower rate, and no other model."""
+    """Over time steps not between layers; one that large updates took away needs a lower rate, and no other model."""
 
-    def of(**found: object) -> str:
-        return str(tries(Evidence("vanishing", {"vanishing": found}, ratios=[2e-3] * 5, planned=500), *CUSTOM))
+    def of(ratio: float = 2e-3, **found: object) -> str:
+        return str(tries(Evidence("vanishing", {"vanishing": found}, ratios=[ratio] * 5, planned=500), *CUSTOM))
 
     over_time, taken, missing = (
         of(late_to_early_time=1e6),
-        of(at_first=False, missing=["normalisation"]),
+        of(0.2, at_first=False, missing=["normalisation"]),
         of(missing=[]),
     )
     assert "gated cells" in over_time and "layer" not in over_time and "optimizer.lr" not in over_time
     assert "optimizer.lr=" in taken and "normalisation" not in taken
+    slowly = of(at_first=False, missing=["normalisation"])
+    assert "normalisation" in slowly and "optimizer.lr=" in slowly, "by updates of usual size"
     assert "optimizer.lr=" not in missing and "normalisation" in of(missing=["normalisation"])
 
 
@@ -413,7 +415,7 @@ def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: f
     e = Evidence("nan_gradient", ratios=[1e-3] * 5 + [largest], norms=[1.0], overflow=o, failed_at=160, planned=400)
     found = tries(e, *CUSTOM, "loss=custom", "loss.target=nets:relative")
     assert "acos" in found[0].lines and any(t.overrides for t in found) == (largest > 0.1)
-    found = tries(e, *CUSTOM, "data=digits", "loss=unstable")
+    found = tries(e, *CUSTOM, "loss=unstable")
     assert found[0].overrides == ["loss.stable=true"] and (len([t for t in found if t.overrides]) > 1) == (
         largest > 0.1
     )
@@ -512,3 +514,15 @@ def test_lines_of_a_loss_are_changed_where_the_loss_is_the_users(own: bool) -> N
     found = tries(e, *CUSTOM, *(OWN if own else ("loss=mse",)))
     assert any(t.lines.startswith("pow in the loss") for t in found) == own
     assert any("initial weights" in t.lines for t in found)
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_targets_come_before_a_rate_with_which_something_is_learnt(some: bool) -> None:
+    e = Evidence("not_learning", {"not_learning": {"some": some}}, ratios=[0.04] * 8, planned=500, attempts=500)
+    assert (tries(e, *CUSTOM)[0].name == "targets") == some
+
+
+@pytest.mark.parametrize(("own", "lines"), [(CUSTOM, 2), (("data=digits",), 0)])
+def test_lines_are_changed_in_what_is_the_users(own: tuple[str, ...], lines: int) -> None:
+    e = Evidence("vanishing", {"vanishing": {"input_size": 1e4}}, planned=500, attempts=500)
+    assert sum(bool(t.lines) for t in tries(e, *own)) == lines and any(t.overrides for t in tries(e, "data=digits"))

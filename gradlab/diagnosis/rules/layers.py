@@ -146,7 +146,7 @@ class Vanishing(Rule):
         if not self.at_first:  # not the initial weights
             taken = "early layers had a gradient at first, and updates took it away"
             rate = f"the learning rate is too high: {taken}"
-            if missing and run.history.update_ratios.largest <= LARGE_UPDATE:
+            if missing and 0 < run.history.update_ratios.largest <= LARGE_UPDATE:
                 return [f"no {' or '.join(missing)}: {taken}, though none that was measured was large", rate]
             return [rate]
         if run.inspection is not None:

@@ -41,7 +41,7 @@ class Stalled(Rule):
             return None
         ratio = h.update_ratios.median
         course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else progress(run)
-        little = f"changes the weights by {ratio:.1g} times their norm" if ratio else "leaves the weights as they are"
+        little = f"changes the weights by {ratio:.2g} times their norm" if ratio else "leaves the weights as they are"
         sentence = f"an update usually {little}, and {course}"
         found = self.found("critical", sentence, ratio=ratio)
         if h.layers and all(h.layers):
@@ -71,7 +71,7 @@ class NotLearning(Rule):
     fallback = True
     needs = ("long",)
     causes = (
-        "the learning rate is far too high, or too low",
+        "the learning rate is too high, or too low",
         "the targets do not belong to the inputs: shuffled, shifted, or broadcast by the loss",
         "inputs of wild scale",
         "the gradient does not reach the weights",
@@ -183,10 +183,11 @@ class NotLearning(Rule):
         if self.seen >= self.records and not self.zero:
             others = [cause for cause in others if "does not reach" not in cause]
         if usual > LARGE_UPDATE or usual < SMALL_UPDATE:
-            found.causes = [f"the learning rate is far too {'high' if usual > LARGE_UPDATE else 'low'}", *others]
-            found.sentence += f"; an update usually changes the weights by {usual:.1g} times their norm: the likeliest"
-            found.sentence += f" cause is that {found.causes[0]}"
-            found.evidence["ratio"] = usual
+            rate = f"the learning rate is too {'high' if usual > LARGE_UPDATE else 'low'}"
+            some = run.beats_constant_anywhere  # as of the training data: then they are learnt at this rate
+            found.causes = [*others, rate] if some else [rate, *others]
+            found.sentence += f"; an update usually changes the weights by {usual:.2g} times their norm"
+            found.evidence |= {"ratio": usual, **({"some": True} if some else {})}
         elif h.usual_norm < GONE * h.largest:
             found.causes = ["the learning rate is too high: updates took the gradient away", *others]
             found.evidence["taken"] = True

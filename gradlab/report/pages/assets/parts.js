@@ -19,6 +19,7 @@ const parts = (() => {
     steep: "these samples are like the others",
     gated: "its cells have gates",
     cut: "units are alive, and the gradient is zero",
+    some: "something is learnt of the training data",
     taken: "updates took the gradient away",
     summed: "the loss is a sum over samples",
     usual_before: "usual grad norm before it",

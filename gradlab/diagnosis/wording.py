@@ -37,15 +37,29 @@ def judged_by(run: FinishedRun) -> str:
     return "judged by its own beginning" + " and evaluations" * any(map(math.isfinite, run.history.evaluations))
 
 
+def gain_of(loss: float, constant: float) -> float:
+    """By which part of it a loss is below that of a constant answer."""
+    return (constant - loss) / abs(constant) if constant else 0.0
+
+
+def best_evaluation(run: FinishedRun) -> str:
+    """The best evaluation beside its constant answer, in words that follow others; nothing where there is none."""
+    evaluated = [v for v in run.history.evaluations if math.isfinite(v)]
+    if not evaluated or run.eval_constant is None:
+        return ""
+    return f"; the best evaluation is {min(evaluated):.4g} (constant: {run.eval_constant:.4g})"
+
+
 def progress(run: FinishedRun) -> str:
     """The progress of a run that has not learnt, in words."""
     h, end = run.history, run.history.end[0]
     if run.constant is not None and not run.beats_constant:
-        gain = (run.constant - end) / abs(run.constant) if run.constant else 0.0
+        gain = gain_of(end, run.constant)
         than = f"the best constant answer{' found' * run.constant_found} ({run.constant:.4g})"
         beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
         beside = "below" if gain > run.learning else beside  # and not beyond its noise, or no evaluation is
-        return f"the last losses{without_largest(h)} have a mean of {end:.4g}, {beside} {than}"
+        sentence = f"the last losses{without_largest(h)} have a mean of {end:.4g}, {beside} {than}"
+        return sentence + best_evaluation(run) * (gain > run.learning)
     began = h.began
     gain = (began - end) / abs(began) if began else 0.0
     if gain > 0 and began - end <= 2 * 2**0.5 * h.end[1]:  # both means have such an error

@@ -183,3 +183,23 @@ def test_the_rate_is_the_last_cause_where_the_training_data_are_learnt_with_it(s
     found = told(diagnose(stream, known), "not_learning")
     assert found.causes[-1 if some else 0] == "the learning rate is too high" and "0.04 times" in found.sentence
     assert len(found.causes) > 1
+
+
+@pytest.mark.parametrize(("end", "told_of"), [(1.5, True), (2.0, False)])
+def test_of_losses_below_a_constant_answer_the_evaluation_is_told_that_is_not(end: float, told_of: bool) -> None:
+    stream = MetricStream(Thresholds())
+    for i in range(1, 81):
+        stream.observe(line(i, 2.0 if i < 40 else end))
+    stream.observe({"eval/loss": 2.1})
+    found = diagnose(stream, Measurements(constant=2.0, eval_constant=2.0))
+    assert found.verdict == "too_short" and ("best evaluation is 2.1 (constant: 2)" in found.sentence) == told_of
+
+
+@pytest.mark.parametrize(("size", "named"), [(0.6, False), (9.0, True), (None, True)])
+def test_weights_of_usual_size_are_not_why_a_loss_begins_far_off(size: float | None, named: bool) -> None:
+    stream = MetricStream(Thresholds(), ["a.weight"])
+    for i in range(1, 201):
+        layers = {"grad/layer": [1.0], "param/norm": [4 * size], "update/norm": [1e-3]} if size and i == 1 else None
+        stream.observe(line(i, 1000.0 - i), layers)
+    causes = told(diagnose(stream, Measurements(constant=1.0, header=HEADER)), "not_learning").causes
+    assert len(causes) > 1 and any("initial weights" in c for c in causes) == named

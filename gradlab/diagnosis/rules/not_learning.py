@@ -11,7 +11,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
-from gradlab.diagnosis.wording import judged_by, progress, without_largest
+from gradlab.diagnosis.wording import best_evaluation, judged_by, progress, without_largest
 
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
@@ -127,7 +127,7 @@ class NotLearning(Rule):
         level, constant, sentence = end, run.constant, progress(run)
         if evaluated and run.eval_constant is not None:
             level, constant = min(evaluated), run.eval_constant
-            sentence += f"; the best evaluation is {level:.4g} (constant: {constant:.4g})"
+            sentence += best_evaluation(run) * (best_evaluation(run) not in sentence)
             seen |= {"evaluation": level, "evaluation_constant": constant}
         doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
         close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
@@ -143,7 +143,7 @@ class NotLearning(Rule):
                 "classes whose shares are far from those that the outputs begin with"
                 if h.classes
                 else "targets whose mean or size is far from that of the outputs",
-                "initial weights that are too large",
+                *(["initial weights that are too large"] if not run.ordinary["the initial weights"] else []),
                 SLOW,
             ]
             return found

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.config.schema import Config
-from gradlab.data.custom import CustomData
-from gradlab.data.text import TextData
-from gradlab.data.tokens import TokensData
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
-from gradlab.models.custom import CustomOption
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.data import inputs, samples, target_scale, targets, whole_batches, windows
 from gradlab.remedies.evidence import Evidence
@@ -34,7 +30,6 @@ from gradlab.remedies.learning_rate import (
     other_rates,
     other_warmup,
     rate,
-    rate_that_took,
     shorter_warmup,
     uneven,
     unmeasured_rate,
@@ -57,8 +52,10 @@ from gradlab.remedies.model_and_loss import (
     terms,
     units,
 )
+from gradlab.remedies.own_code import is_own
 from gradlab.remedies.precision import full, loss_scale, wider
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
+from gradlab.remedies.vanishing import vanishing
 from gradlab.update.sgd import SGD
 
 AT_ONCE = 1e3
@@ -124,33 +121,6 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         *(lower if found.get("some") else []),
     ):
         yield from maker(e, c)
-
-
-def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Of a gradient that large updates took away the rate comes first; over time steps layers are no matter."""
-    found = e.found.get("vanishing", {})
-    paths = (structural("relu+he_init", "residual", "batch_norm"), adaptive, depth)  # layer norm has not been enough
-    if "late_to_early_time" in found:
-        makers: tuple[Maker, ...] = (structural("gated"), time_steps)
-    elif found.get("at_first", True):
-        makers = (initial_sizes, *paths)
-    else:
-        makers = (*paths, rate_that_took) if e.largest_ratio <= LARGE_UPDATE else (rate_that_took, *paths[:2])
-    for maker in makers:
-        yield from maker(e, c)
-
-
-def time_steps(e: Evidence, c: Config) -> Iterator[Proposal]:
-    offered = e.found.get("vanishing", {}).get("gated") or hasattr(c.model, "cell")
-    shorter = "shorten the sequences" + ", or use gated cells" * (not offered)
-    yield code("time steps", shorter, "the first steps get next to no gradient")
-
-
-def depth(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """What would carry a gradient through many layers, as far as the model lacks it."""
-    lines = {"residual connections": "add residual connections", "normalisation": "add batch normalisation"}
-    if missing := [lines[name] for name in e.found.get("vanishing", {}).get("missing", lines)]:
-        yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -285,11 +255,6 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
 }
 """Makers by verdict, in the order in which to try what they make."""
 
-OF_THE_DATA = ("data", "inputs", "targets")
-"""Names of lines that are to be changed in data of the user's own."""
-OF_THE_MODEL = ("initial weights", "initial biases", "activation", "graph", "logits", "time steps", "depth")
-"""The same of a model."""
-
 WIDER: tuple[Maker, ...] = (
     *(pitfall, looser_clip, loss_scale, higher_rate, lower_rate, clip_norm, other_warmup, defaults, other_rates, full),
     *(optimizers, structural("layer_norm", "he_init", "residual")),
@@ -315,7 +280,5 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
         *likely,
         *(WIDER if search else ()),
     )
-    foreign = [] if isinstance(c.model, CustomOption) else [*OF_THE_MODEL]
-    foreign += [] if isinstance(c.data, (CustomData, TextData, TokensData)) else OF_THE_DATA
     made = (proposal for maker in makers for proposal in maker(e, c))
-    return [each for each in made if each.remedy is not None or each.name not in foreign]
+    return [each for each in made if each.remedy is not None or is_own(each.name, c)]

@@ -107,51 +107,58 @@ class NotLearning(Rule):
         return [name for name in names if name in zero and name.rpartition(".")[0] not in others] if others else []
 
     def find(self, run: FinishedRun) -> Finding | None:
-        h, (end, error) = run.history, run.history.end
+        h = run.history
         if run.status == "interrupted" or run.beats_constant or run.memorises or run.undecided or not h.finite:
             return None
         if h.broken or not h.applied:  # nan_loss; or nothing was trained
             return None
         if run.frozen:  # stalled
             return None
-        if run.constant is None:
-            judged = [*h.first, *h.at_the_end]
-            both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
-            if run.steady or both_signs or run.makes_targets or run.targets_outgrew_loss:
-                return None
-            return self.caused(
-                run, self.found("warning", f"{progress(run)} ({judged_by(run)})", first=h.began, end=end)
-            )
-        seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
+        return self.beside_its_beginning(run) if run.constant is None else self.beside_constant(run, run.constant)
+
+    def beside_its_beginning(self, run: FinishedRun) -> Finding | None:
+        h, (end, _) = run.history, run.history.end
+        judged = [*h.first, *h.at_the_end]
+        both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
+        if run.steady or both_signs or run.makes_targets or run.targets_outgrew_loss:
+            return None
+        return self.caused(run, self.found("warning", f"{progress(run)} ({judged_by(run)})", first=h.began, end=end))
+
+    def beside_constant(self, run: FinishedRun, constant: float) -> Finding:
+        h, (end, error) = run.history, run.history.end
+        seen: dict[str, Any] = {"constant": constant, "end": end, "standard_error": error, "first": h.loss_first}
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
-        level, constant, sentence = end, run.constant, progress(run)
+        level, against, sentence = end, constant, progress(run)
         if evaluated and run.eval_constant is not None:
-            level, constant = min(evaluated), run.eval_constant
+            level, against = min(evaluated), run.eval_constant
             sentence += best_evaluation(run) * (best_evaluation(run) not in sentence)
-            seen |= {"evaluation": level, "evaluation_constant": constant}
+            seen |= {"evaluation": level, "evaluation_constant": against}
         doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
-        close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
-        severity = "critical" if (not run.beats_constant_anywhere if run.constant_found else close) else "warning"
-        if run.decayed is None:
-            times = h.loss_early / run.constant
-            if not (times > self.far and run.steady):
-                return self.caused(run, self.found(severity, sentence, **seen))
-            sentence += f"; the first losses were {times:.3g} times that of the constant answer to the training data,"
-            sentence += " and the loss was falling to the end"
-            found = self.found(severity, sentence, **seen, times=times, **({"classes": True} if h.classes else {}))
-            found.causes = [
-                "classes whose shares are far from those that the outputs begin with"
-                if h.classes
-                else "targets whose mean or size is far from that of the outputs",
-                *(["initial weights that are too large"] if not run.ordinary["the initial weights"] else []),
-                SLOW,
-            ]
-            return found
-        first, last = run.decayed
-        seen |= {"weights_first": first, "weights_last": last}
-        sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
-        found = self.found(severity, sentence, **seen)
+        close = min(level / against, (end + doubt) / constant) > 1 - self.reach
+        severe = not run.beats_constant_anywhere if run.constant_found else close
+        found = self.found("critical" if severe else "warning", sentence, **seen)
+        times = h.loss_early / constant
+        if run.decayed is not None:
+            return self.by_decay(found, *run.decayed)
+        return self.from_afar(run, found, times) if times > self.far and run.steady else self.caused(run, found)
+
+    @staticmethod
+    def by_decay(found: Finding, first: float, last: float) -> Finding:
+        found.sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
+        found.evidence |= {"weights_first": first, "weights_last": last}
         found.causes = ["weight decay that outweighs the gradient"]
+        return found
+
+    @staticmethod
+    def from_afar(run: FinishedRun, found: Finding, times: float) -> Finding:
+        """Of a loss that falls from so many times that of a constant answer."""
+        found.sentence += f"; the first losses were {times:.3g} times that of the constant answer to the training data,"
+        found.sentence += " and the loss was falling to the end"
+        found.evidence |= {"times": times, **({"classes": True} if run.history.classes else {})}
+        targets = "targets whose mean or size is far from that of the outputs"
+        classes = "classes whose shares are far from those that the outputs begin with"
+        initial = [] if run.ordinary["the initial weights"] else ["initial weights that are too large"]
+        found.causes = [classes if run.history.classes else targets, *initial, SLOW]
         return found
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:

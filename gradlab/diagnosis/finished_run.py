@@ -146,8 +146,8 @@ class FinishedRun(LossCourse):
     def generalizes(self) -> bool | None:
         """Whether any evaluation was better than the best constant answer; None where there was none.
 
-        Where that is not known: whether one was better than the run's first losses; or, where the losses did not rise,
-        beyond their noise than the first evaluation. None if not, since a model that was trained before begins with
+        Where that is not known: whether one was better than the run's first losses, or beyond their noise than the
+        first evaluation; of losses that rose the last. None if not, since a model that was trained before begins with
         lower losses than its evaluations have.
         """
         found = [v for v in self.history.evaluations if math.isfinite(v)]
@@ -157,8 +157,8 @@ class FinishedRun(LossCourse):
             return self.evaluates_better(min(found), self.eval_constant) or self.classifies
         began = max(self.history.loss_first, self.history.loss_early)
         rose = self.history.end[0] > began + max(self.learning * abs(began), 3 * self.history.end[1])
-        best = found[-1] if rose else min(found)
-        fell = not rose and best < found[0] - max(self.learning / 10 * abs(found[0]), 3 * self.jitter)
+        best, share = (found[-1], self.learning) if rose else (min(found), self.learning / 10)
+        fell = best < found[0] - max(share * abs(found[0]), 3 * self.jitter)
         return True if fell or best <= began - self.learning * abs(began) else None
 
     @property

@@ -28,11 +28,11 @@ class LossCourse(Measurements):
         c, (end, error) = self.constant, self.history.end
         if c is not None and self.constant_found:
             # of some losses, such as of consistency or by triplets, a constant answer is best, or as good as any;
-            # not of one that fell towards it, if it is not the same for all of them
+            # not of one that began and ends above it, if it is not the same for all of them
             perfect = 0 <= c <= max(self.learning * min(self.history.loss_first, end), 1e-6 * self.history.loss_first)
             near = end <= c + max(0.1 * abs(c), 3 * error)
             worse = min(self.history.last, default=0.0) > 2 * max(self.history.loss_first, c) > 0  # than untrained
-            above = self.constant_chosen and not self.makes_targets and c < end < self.history.began
+            above = self.constant_chosen and not self.makes_targets and c < min(end, self.history.began)
             self.constant = c if (near or worse or above) and not perfect else None
         elif c is not None and not c > 0:  # nothing is left to learn from the inputs
             self.constant = None

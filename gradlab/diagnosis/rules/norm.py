@@ -150,9 +150,9 @@ class Exploding(Rule):
         return found
 
     def grows_backwards(self, run: FinishedRun) -> bool:
-        """Whether early layers' first gradients are the larger ones; also where that is not known, as over time."""
+        """Whether early layers' first gradients are the larger ones; also where there may be time steps."""
         over_time = run.header is None or bool(run.header.get("recurrent"))
-        return over_time or len(self.layers) < 2 or late_to_early_ratio(self.layers) < 1 / self.growth
+        return over_time or (len(self.layers) > 1 and late_to_early_ratio(self.layers) < 1 / self.growth)
 
 
 def by_the_weights(run: FinishedRun) -> bool:

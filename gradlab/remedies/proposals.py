@@ -100,11 +100,11 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration.
 
-    The rate comes last where some of the training data is learnt with it.
+    The rate comes last where some of the training data is learnt with it, or it was only too high for a while.
     """
     found = e.found.get("not_learning", {})
     large = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_UPDATE and "times" not in found
-    lower = [lower_rate] if large or found.get("taken") else []
+    lower, late = [lower_rate] if large or found.get("taken") else [], not large or found.get("some")
     for maker in (
         *([graph] if found.get("zero") else []),
         shorter_warmup,
@@ -113,12 +113,12 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         initial_sizes,
         from_afar,
         higher_rate,
-        *([] if found.get("some") else lower),
+        *([] if late else lower),
         loss_scale,
         *([adaptive] if uneven(e) else []),
         units,
         targets,
-        *(lower if found.get("some") else []),
+        *(lower if late else []),
     ):
         yield from maker(e, c)
 

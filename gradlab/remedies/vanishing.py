@@ -21,7 +21,8 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     elif found.get("at_first", True):
         makers = (initial_sizes, *paths)
     else:
-        makers = (*paths, rate_that_took) if e.largest_ratio <= LARGE_UPDATE else (rate_that_took, *paths[:2])
+        lacks = bool(found.get("missing")) and e.largest_ratio <= LARGE_UPDATE
+        makers = (*paths, rate_that_took) if lacks else (rate_that_took, *paths[:2])
     for maker in makers:
         yield from maker(e, c)
 

@@ -122,12 +122,14 @@ class FinishedRun(LossCourse):
         """Whether a loss is below that of a constant answer by enough to count as learnt.
 
         By the fraction `learning` of it. Where zero may mean nothing, by more than the noise, and by that fraction of
-        the fall to the constant or of its loss, whichever is less: outputs of wild scale begin with a large fall.
+        the fall to the constant or of its loss, whichever is less: outputs of wild scale begin with a large fall. Of a
+        fall that is less than batches differ, by that fraction of how much they do.
 
         error: of the loss; None: that of the last ones.
         """
         if self.constant_found:
-            scale = min(abs(self.history.loss_early - constant), abs(constant))
+            fall = max(abs(self.history.loss_early - constant), self.history.noise)
+            scale = min(fall, abs(constant))
             noise = self.history.end[1] if error is None else error
             return loss < constant - max(3 * noise, self.learning * scale)
         return loss <= (1 - self.learning) * constant

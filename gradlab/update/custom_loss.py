@@ -128,8 +128,22 @@ class CustomLoss(Loss):
                 raise Invalid("loss", "custom", f"{self.target} {why}: are outputs and targets broadcast?")
             mean, total = float(whole.mean), float(sum(term.sum for term in mine[name]))
             exact, least = not abs(total / max(count, 1e-9) - mean) > EXACT * max(abs(mean), 1.0), EXACT * abs(mean)
+            if whole.form == "mean" and not exact and self.is_of_all_pairs(name, outputs, targets, total / count):
+                shapes = f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(self.as_given(targets).shape)}"
+                why = f"is given {shapes}, and broadcasts them: each sample with all targets; make their shapes alike"
+                raise Invalid("loss", "custom", f"{self.target} {why}")
             self.exact &= exact
             self.summed |= whole.form == "mean" and not exact and abs(total - mean) <= least
+
+    def is_of_all_pairs(self, name: str, outputs: Any, targets: Any, alone: float) -> bool:
+        """Whether outputs of the targets' shape have the loss of samples, one at a time: others are broadcast."""
+        given = self.as_given(targets)
+        if not (isinstance(outputs, torch.Tensor) and isinstance(given, torch.Tensor)):
+            return False
+        if outputs.dim() == given.dim() or outputs.numel() != given.numel():
+            return False
+        mean = float(self.returned(outputs.reshape(given.shape), targets)[name].mean)
+        return abs(mean - alone) <= EXACT * max(abs(mean), 1.0)
 
     @property
     def terms(self) -> tuple[str, ...]:

@@ -86,6 +86,14 @@ def test_what_targets_add_to_a_loss_is_no_noise_of_its_evaluations() -> None:
     assert "not_learning" in found
 
 
+def test_a_beginning_beside_the_constant_answer_is_no_fall_of_which_a_part_counts() -> None:
+    """It is within what batches differ by: evaluations that are half a percent better have learnt nothing."""
+    level = [3.7 + (-1) ** i for i in range(192)]
+    evals = [3.31, 3.244, 3.243, 3.241, 3.239, 3.24]
+    found = run(level, constant=3.7, eval_constant=3.256, constant_found=True, evals=evals)
+    assert found["not_learning"] == "critical"
+
+
 def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> None:
     """As of consistency between two views: all outputs the same make it zero, and are no use."""
     assert "not_learning" not in run(FALLING, constant=0.0, constant_found=True)

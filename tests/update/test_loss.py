@@ -235,6 +235,24 @@ def test_a_loss_of_ones_own_gets_targets_as_the_data_have_them(
     assert seen == [shape] and targets.dim() == 2
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_mean_over_all_pairs_is_refused(alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs of (N, 1) less targets of (N,) are (N, N): the best answer is the targets' mean."""
+    own = ModuleType("all_pairs")
+    own.data = lambda: (torch.ones(4, 3), torch.arange(4.0))  # type: ignore[attr-defined]
+    own.loss = lambda outputs, targets: (outputs - targets).square().mean()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "all_pairs", own)
+    splits = CustomData(target="all_pairs:data").load(torch.device("cpu"))
+    inputs, targets = splits.train.batch(torch.arange(2))
+    loss, outputs = CustomLoss(target="all_pairs:loss").resolve(splits.spec), torch.randn(2, 1)
+    if alike:
+        loss.tried(torch.nn.Identity(), inputs, outputs[:, 0], targets)
+        assert loss.exact
+    else:
+        with pytest.raises(Invalid, match=r"outputs of shape \(2, 1\) and targets of \(2,\), and broadcasts them"):
+            loss.tried(torch.nn.Identity(), inputs, outputs, targets)
+
+
 def test_wrong_custom_losses_are_refused(module: str) -> None:
     for name, gives in (("number", "float"), ("nothing", "NoneType")):
         loss = CustomLoss(target=f"{module}:{name}").resolve(VALUES)

@@ -13,11 +13,9 @@ from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent
-from gradlab.models.custom import CustomOption
 from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.own_code import is_users
 from gradlab.remedies.proposal import Proposal, code, named, setting
-from gradlab.update.custom_loss import CustomLoss
-from gradlab.update.model_loss import ModelLoss
 
 RECURRENT = 1.5
 """Initial size of a weight that is applied at every time step above which it stretches the state."""
@@ -103,8 +101,8 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
     in_loss = o.phase == "loss" or not o.kind
-    if not isinstance(*((c.loss, (CustomLoss, ModelLoss)) if in_loss else (c.model, CustomOption))):
-        return  # it is not in the user's code
+    if not is_users(c.loss if in_loss else c.model):
+        return
     operation = o.derivative or o.operation or ""
     where = "in the loss"
     if not in_loss:

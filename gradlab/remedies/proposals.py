@@ -52,7 +52,7 @@ from gradlab.remedies.model_and_loss import (
     terms,
     units,
 )
-from gradlab.remedies.own_code import is_own
+from gradlab.remedies.own_code import can_change
 from gradlab.remedies.precision import full, loss_scale, wider
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
 from gradlab.remedies.vanishing import vanishing
@@ -281,4 +281,4 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
         *(WIDER if search else ()),
     )
     made = (proposal for maker in makers for proposal in maker(e, c))
-    return [each for each in made if each.remedy is not None or is_own(each.name, c)]
+    return [each for each in made if each.remedy is not None or can_change(each.name, c)]

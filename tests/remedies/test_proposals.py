@@ -374,6 +374,7 @@ def test_what_is_suggested_for_a_gradient_that_vanishes_is_where_it_does() -> No
     assert "optimizer.lr=" in taken and "normalisation" not in taken
     slowly = of(at_first=False, missing=["normalisation"])
     assert "normalisation" in slowly and "optimizer.lr=" in slowly, "by updates of usual size"
+    assert "normalisation" not in of(at_first=False, missing=[]), "nothing is missing"
     assert "optimizer.lr=" not in missing and "normalisation" in of(missing=["normalisation"])
 
 

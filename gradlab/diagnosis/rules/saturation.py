@@ -126,6 +126,6 @@ class SaturatedUnits(Units):
         i = run.inspection
         if i and i.activations[-1] is module and run.target_size > BEYOND * i.output_bound:
             targets = f"targets, usually of up to {run.target_size:.3g}"
-            found.causes = [f"{targets}, beyond what {module.operation} can return", *found.causes]
+            found.causes = [f"{targets}, beyond what {module.operation} can return"]  # at any rate
             found.evidence["target_size"] = run.target_size
         return found

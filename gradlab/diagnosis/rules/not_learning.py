@@ -193,7 +193,8 @@ class NotLearning(Rule):
             rate = f"the learning rate is too {'high' if usual > LARGE_UPDATE else 'low'}"
             some = run.beats_constant_anywhere  # as of the training data: then they are learnt at this rate
             found.causes = [*others, rate] if some else [rate, *others]
-            found.sentence += f"; an update usually changes the weights by {usual:.2g} times their norm"
+            found.sentence += f"; an update usually changes the weights by {usual:.2g} times their norm, where"
+            found.sentence += f" {SMALL_UPDATE:g} to {LARGE_UPDATE:g} is usual"
             found.evidence |= {"ratio": usual, **({"some": True} if some else {})}
         elif h.usual_norm < GONE * h.largest:
             found.causes = ["the learning rate is too high: updates took the gradient away", *others]

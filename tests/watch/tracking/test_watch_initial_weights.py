@@ -248,7 +248,8 @@ def hardly_trained(watch):
 def test_a_rate_that_is_too_low_for_all_is_named_where_the_optimizer_is_made(tmp_path):
     final = hardly_trained(watched(tmp_path)).loop.outputs[0].final
     assert (final.verdict, final.findings[0].evidence["line"]) == ("not_learning", marked(hardly_trained))
-    assert "far too low" in final.sentence
+    assert final.findings[0].causes[0] == "the learning rate is too low"
+    assert "where 0.0001 to 0.01 is usual" in final.sentence
 
 
 @pytest.mark.parametrize("name", TWINS.of_right_loops)

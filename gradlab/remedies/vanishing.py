@@ -22,7 +22,13 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
         makers = (initial_sizes, *paths)
     else:
         lacks = bool(found.get("missing")) and e.largest_ratio <= LARGE_UPDATE
-        makers = (*paths, rate_that_took) if lacks else (rate_that_took, *paths[:2])
+        of_paths = (
+            structural("residual", "batch_norm"),
+            adaptive,
+            depth,
+            rate_that_took,
+        )  # the initial weights let it pass
+        makers = of_paths if lacks else (rate_that_took, *paths[:2])
     for maker in makers:
         yield from maker(e, c)
 

@@ -145,10 +145,10 @@ class Vanishing(Rule):
         """The causes that what is known of the model leaves. missing: what would carry a gradient through layers."""
         if not self.at_first:  # not the initial weights
             taken = "early layers had a gradient at first, and updates took it away"
-            rate = f"the learning rate is too high: {taken}"
+            rate = "the learning rate is too high"
             if missing and 0 < run.history.update_ratios.largest <= LARGE_UPDATE:
                 return [f"no {' or '.join(missing)}: {taken}, though none that was measured was large", rate]
-            return [rate]
+            return [f"{rate}: {taken}"]
         if run.inspection is not None:
             seen = run.inspection.activations
             flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)

@@ -22,12 +22,8 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
         makers = (initial_sizes, *paths)
     else:
         lacks = bool(found.get("missing")) and e.largest_ratio <= LARGE_UPDATE
-        of_paths = (
-            structural("residual", "batch_norm"),
-            adaptive,
-            depth,
-            rate_that_took,
-        )  # the initial weights let it pass
+        # the initial weights let it pass
+        of_paths = (structural("residual", "batch_norm"), adaptive, depth, rate_that_took)
         makers = of_paths if lacks else (rate_that_took, *paths[:2])
     for maker in makers:
         yield from maker(e, c)

@@ -14,7 +14,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import dictionary_of_pairs, element, parameters_of, several, spend
+from gradlab.audit.trace.iterables import dictionary_of_pairs, element, filled, parameters_of, several, spend
 from gradlab.audit.trace.provenance import is_traced, of_part, take_apart
 from gradlab.audit.trace.values import NO_ROOTS, UNSET, Scope, Value
 
@@ -31,8 +31,8 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     value = engine.value(node.value)
     if not isinstance(node.slice, ast.Slice) and f"[{engine.word(node.slice)!r}]" in value.attributes:
         node = ast.copy_location(ast.Subscript(node.value, ast.Constant(engine.word(node.slice)), node.ctx), node)
-    if value.kind == "list" and value.appended is not None and not value.items:
-        return value if isinstance(node.slice, ast.Slice) else element(value)
+    if (item := filled(value)) is not None:
+        return value if isinstance(node.slice, ast.Slice) else item
     if value.kind == "list" and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
         items = value.items
         last = items[-1] if items and items[-1].kind == "tensor" else Value()

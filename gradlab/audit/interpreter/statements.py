@@ -16,7 +16,7 @@ from gradlab.audit.knowledge.context_regions import regions, settled
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
-from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined
+from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.values import Value
@@ -80,16 +80,14 @@ def follow_branches(
     outer, mark = engine.regions, len(engine.written)
     scopes = list(dict.fromkeys([engine.scope, *engine.scope.elsewhere.values()]))
     before = [dict(scope.names) for scope in scopes]
-    engine.branches += 1
-    then = branch(engine, work, test != FALSE)
+    then = branch(engine, work, test)
     after_then = [scope.names for scope in scopes]
     for scope, names in zip(scopes, before):
         scope.names = names
     set_then = revert_attributes(engine, mark)
     entered, engine.regions = engine.regions[len(outer) :], outer
-    other = branch(engine, otherwise, test != TRUE)
+    other = branch(engine, otherwise, negation(test))
     set_other = revert_attributes(engine, mark)
-    engine.branches -= 1
     merge_attributes(engine, test, set_then, set_other, leaves(then), leaves(other))
     for region in entered:  # of an ExitStack
         region.when = joined("and", [test, region.when])
@@ -105,11 +103,13 @@ def follow_branches(
             scope.names[name] = either(test, value, scope.names.get(name))
 
 
-def branch(engine: Engine, work: Callable[[], None], possible: bool) -> list[Node]:
+def branch(engine: Engine, work: Callable[[], None], test: Formula) -> list[Node]:
     """What happens in a branch; what it returns counts if its condition may hold."""
     before = len(engine.returned[-1]) if engine.returned else 0
+    engine.conditions.append(test)
     items = engine.collect(work)
-    if engine.returned and not possible:
+    engine.conditions.pop()
+    if engine.returned and test == FALSE:
         del engine.returned[-1][before:]
     return items
 

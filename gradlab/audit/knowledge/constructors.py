@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.schedule_lengths import LENGTHS, measure, of_closure
+from gradlab.audit.trace.conditions import joined
 from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import CALLABLE, UNSET, Value
@@ -134,7 +135,7 @@ def autocast(call: CallSite, made: Value) -> Value:
 def model(call: CallSite, made: Value) -> Value:
     word = next((ast.unparse(k.value) for k in call.node.keywords if k.arg in ("torch_dtype", "dtype")), "")
     if word in ("torch.float16", "torch.half"):
-        made.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
+        made.update(half=call.node, half_path=call.engine.module.path, half_when=joined("and", call.engine.conditions))
     if call.name.endswith("Sequential") and call.args:
         made.last = "" if call.args[-1].choice else call.args[-1].last or call.args[-1].maker
     for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):

@@ -27,8 +27,10 @@ from gradlab.audit.knowledge.tensor_methods import detached_method, gradient_met
 from gradlab.audit.knowledge.usage import takes_loss, usage
 from gradlab.audit.knowledge.value_ranges import UNKNOWN
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.conditions import FALSE, joined
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.provenance import is_traced
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Value, births
 
@@ -100,7 +102,7 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return lightning_method(call, owner)
     if kind in KINDS:
         return KINDS[kind](call, owner)
-    return append(call, owner) if name in ("append", "extend") and call.args else None
+    return append(call, owner) if name in ("append", "extend", "insert") and call.args else None
 
 
 def is_engine(call: CallSite) -> bool:
@@ -118,18 +120,30 @@ def is_manual_step(call: CallSite) -> bool:
 
 
 def append(call: CallSite, owner: Value) -> Value:
-    value = call.args[0]
+    """append(), extend() or insert()."""
+    value = call.args[-1]
     if value.kind == "gradient":
         call.emit("taken", value)
     if owner.kind in ("list", "unknown") and isinstance(call.node.func, ast.Attribute):
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark} | (roots_of(members(value)) & call.engine.tokens)
-    if owner.kind == "list" and call.name == "append" and any(v.kind == "tensor" for v in members(value)):
-        owner.appended = owner.appended or value
+    if owner.kind == "list" and call.name != "extend":
+        owner.appended = with_another(owner.appended, value)
     if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
         owner.items = [*owner.items, value]
     return Value()
+
+
+def with_another(first: Value | None, value: Value) -> Value:
+    """What stands for the items of a list of which another is appended: the first tensor, or data if there is none."""
+    tensors = [any(v.kind == "tensor" for v in members(one or Value())) for one in (first, value)]
+    value = value if tensors[1] or is_traced(value) else Value()
+    if first is None:
+        return value
+    kept = value if tensors[1] and not tensors[0] else first
+    known = is_traced(first) and is_traced(value)
+    return kept if known or not kept.traced else kept.derived(kept.kind, kept.name)
 
 
 def cast(call: CallSite, owner: Value) -> None:
@@ -139,11 +153,11 @@ def cast(call: CallSite, owner: Value) -> None:
     text = ", ".join([text, *names])
     given = text if name in ("to", "type") else ""
     if name == "half" or (re.search(r"float16|\bhalf\b", given) and "bfloat16" not in given):
-        owner.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
+        owner.update(half=call.node, half_path=call.engine.module.path, half_when=joined("and", call.engine.conditions))
     elif name in ("float", "double", "bfloat16") or "float" in given:
         if not call.engine.branches:
             owner.half = None
-        owner.always_half = False
+        owner.half_when = FALSE
 
 
 FLAGS = ("number", "bool")

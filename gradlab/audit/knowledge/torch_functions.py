@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
 from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, own_gradient
-from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.iterables import filled, members
 from gradlab.audit.trace.provenance import cut_off, provenance
 from gradlab.audit.trace.tensors import of_one_number, reduction, roots_of, tensor
 from gradlab.audit.trace.values import NO_ROOTS, Value
@@ -60,6 +61,7 @@ def torch_function(call: CallSite) -> Value:
         return Value("measured")
     if call.name == "sum" and (total := added_up(call)) is not None:
         return total
+    call = replace(call, args=[filled(a) or a for a in call.args])
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
         return tensor(roots=marks, opaque=True)
     if tail in NEW and tail.endswith("_like"):
@@ -95,8 +97,8 @@ def torch_function(call: CallSite) -> Value:
 def added_up(call: CallSite) -> Value | None:
     """Python's own sum() of a list of losses; of a list that a loop fills, as of its first."""
     over = call.args[0] if call.args else Value()
-    if over.kind == "list" and over.appended is not None and over.appended.kind == "tensor" and not over.items:
-        return over.appended.derived("tensor", roots=over.appended.roots | over.marks)
+    if (term := filled(over)) is not None and term.kind == "tensor":
+        return term
     if over.kind == "tensor" and goes_over_terms(call.node.args[0]):
         return over.derived("tensor")
     terms = over.items if over.kind == "list" else []
@@ -118,7 +120,7 @@ def goes_over_terms(node: ast.expr) -> bool:
 def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     """`tensors`: those among the arguments, and in lists of them."""
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
-    made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
+    made = tensors[0].derived("tensor", made_of=tensors if tail in JOINED and len(call.values) == len(tensors) == 1 else (), roots=roots_of(tensors))
     made.parts = made.parts if tail in LINEAR else ()
     made.likelihood = any(bootstrapping.is_likelihood(tail, v) for v in tensors)
     if tail in ("sum", "mean"):

@@ -11,6 +11,7 @@ from gradlab.audit.rules.reporting import may_hold
 from gradlab.audit.rules.trainer_arguments import trainers
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted
+from gradlab.audit.trace.conditions import FALSE, TRUE, joined, literals
 from gradlab.audit.trace.scenarios import Scenario
 
 MASTER_WEIGHTS = re.compile(
@@ -28,9 +29,11 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
             continue
         if optimizer is None or optimizer.choice or not may_hold(scenario, scaler.enabled):
             continue
-        for model in optimizer.trained:
-            if model.half is not None and model.always_half and model.half_path == step.event.path:
-                yield Hit(step, (), model.half, when=scaler.enabled)
+        for when, model in (one for model in optimizer.trained for one in ((TRUE, model), *model.choice)):
+            half = joined("and", [when, model.root().half_when])
+            always = half != FALSE and {*literals(half)} <= {*literals(scaler.enabled)}
+            if always and model.root().half_path == step.event.path:
+                yield Hit(step, (), model.root().half, when=scaler.enabled)
 
 
 @text_rule("GL215")

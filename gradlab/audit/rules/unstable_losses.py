@@ -86,7 +86,7 @@ def reaching_backward(function: ast.FunctionDef) -> set[int]:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
         for part in (call.args[:1] or [call.func.value])
     ]
-    made = [n for n in walk(function) if isinstance(n, (ast.Assign, ast.AugAssign))]
+    made = [one for n in walk(function) for one in bindings(n)]
     found: set[int] = set()
     while ahead:
         node = ahead.pop()
@@ -95,11 +95,18 @@ def reaching_backward(function: ast.FunctionDef) -> set[int]:
         found.add(id(node))
         ahead += ast.iter_child_nodes(node)
         if isinstance(node, ast.Name):
-            for one in made:
-                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-                if node.id in [dotted(target) for target in targets]:
-                    ahead.append(one.value)
+            ahead += [value for name, value in made if name == node.id]
     return found
+
+
+def bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """The names that a statement or a call of append() gives something, each with that."""
+    if isinstance(node, ast.Call):
+        added = isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "insert") and node.args
+        return [(dotted(node.func.value), node.args[-1])] if added and isinstance(node.func, ast.Attribute) else []
+    if not isinstance(node, (ast.Assign, ast.AugAssign)):
+        return []
+    return [(dotted(target), node.value) for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:

@@ -27,7 +27,7 @@ class Engine(ABC):
         self.stack: list[ast.AST] = []  # and their functions
         self.selves: list[Value | None] = [None]  # and the objects whose methods they are
         self.returned: list[list[Value]] = []  # and what they return
-        self.branches = 0  # how many `if` are around this point
+        self.conditions: list[Formula] = []  # of the branches around this point
         self.entered = 0  # birth of the innermost loop
         self.depth = 0  # how many forward passes are around this point
         self.audited: Module | None = None  # the file whose loops are looked for
@@ -85,6 +85,11 @@ class Engine(ABC):
             return self.out
         finally:
             self.out = outer
+
+    @property
+    def branches(self) -> int:
+        """How many `if` are around this point."""
+        return len(self.conditions)
 
     @property
     def without_gradient(self) -> bool:

@@ -81,6 +81,16 @@ def every(value: Value) -> list[Value]:
     return [value]
 
 
+def filled(over: Value) -> Value | None:
+    """What stands for the items of a list that a loop fills; None for any other value, or where they may be anything."""
+    first = over.appended if over.kind == "list" and not over.items else None
+    if first is None or first.blank:
+        return None
+    if first.kind != "tensor":
+        return first
+    return first.derived("tensor", roots=first.roots | over.marks, opaque=True, traced=first.traced)
+
+
 def element(over: Value) -> Value:
     """What one iteration of a loop over a value binds."""
     if over.kind == "params":
@@ -96,8 +106,8 @@ def element(over: Value) -> Value:
         return Value("index", "i", stop=over.stop, stride=over.stride, of_loop=True)
     if over.kind == "list" and over.items:
         return over.items[0]
-    if over.kind == "list" and (first := over.appended) is not None:
-        return first if first.items else first.derived("tensor", roots=first.roots | over.marks, opaque=True)
+    if (first := filled(over)) is not None:
+        return first
     if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):
         return over
     if over.kind == "zipped":

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from gradlab.audit.source.project import Function, Module, methods_of
-from gradlab.audit.trace.conditions import TRUE, Formula
+from gradlab.audit.trace.conditions import FALSE, TRUE, Formula
 
 births = itertools.count(1)
 """A value born after a loop was entered may differ from one iteration to the next."""
@@ -93,7 +93,7 @@ class Value:
     inner: Value = UNSET  # of enumerate(): what is enumerated
     items: list[Value] = field(default_factory=list)  # of a list, a dictionary, zip()
     marks: frozenset[int] = NO_ROOTS  # of a list: of the tensors that were appended, see Event.mark, and tokens
-    appended: Value | None = None  # of a list: the first tensor that was appended, or tuple with one
+    appended: Value | None = None  # of a list: the first tensor that was appended, or tuple with one; or data
     # classes, their objects, and what can be called
     node: Any = UNSET  # the definition of a function, a class or a lambda
     module: Module = UNSET  # of the definition
@@ -126,7 +126,7 @@ class Value:
     raw: Value | None = None  # of a model: the wrapper that it was taken out of
     half: ast.AST | None = None  # of a model: where it was cast to fp16
     half_path: str = ""  # of the file of `half`
-    always_half: bool = False  # the cast is under no condition, and no later one takes it back
+    half_when: Formula = FALSE  # under which condition it is, and no later cast takes it back
     frozen: int = 0  # of a model: when its weights were frozen, under no condition, as a birth
     thawed: bool = False  # of a model: they may have been unfrozen, or some replaced
     last: str = ""  # of nn.Sequential: its last layer

@@ -39,7 +39,7 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
         schedule = step.event.value
         seldom = {key for guard in scenario.own_guards(step) & loop.varying(step) for key in guard[0].split(" | ")}
         now_and_then = seldom - windows if loop.boundary and not whole_epoch(loop, step.event) else seldom
-        if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
+        if schedule is None or step.event.arguments or now_and_then:
             continue
         made = alternatives(schedule)
         if (counting and all(map(of_all_epochs, made))) or (
@@ -105,7 +105,7 @@ def updates_in_epochs(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         return  # that loop is over batches too
     for event in each(loop.outer[-1].body):
         schedule = event.value
-        if event.kind == "schedule" and schedule is not None and not event.arguments and not schedule.prepared:
+        if event.kind == "schedule" and schedule is not None and not event.arguments:
             made = alternatives(schedule)
             if made and (
                 all(map(of_all_updates, made)) or (over_epochs(loop) and all(of_one_epoch(one, ENDING) for one in made))
@@ -134,5 +134,6 @@ def of_all_updates(schedule: Value) -> bool:
     """Whether a schedule's length is the number of batches of all epochs."""
     keywords = {k.arg for k in schedule.call.keywords} if schedule.call is not None else set()
     whole = schedule.lengths[-1] if schedule.lengths else ""
-    product = "steps_per_epoch" in keywords or ("*" in whole and "epoch" in whole.lower())
-    return product and BATCHES.search(" ".join(schedule.lengths)) is not None
+    if schedule.maker.endswith("OneCycleLR") and {"epochs", "steps_per_epoch"} <= keywords:
+        return True
+    return "*" in whole and "epoch" in whole.lower() and BATCHES.search(" ".join(schedule.lengths)) is not None

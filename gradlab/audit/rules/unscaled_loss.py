@@ -79,14 +79,16 @@ def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:
     """Whether a loss, or a term of it, was not scaled, by a scaler or by hand; others: other losses of the loop are."""
 
     def by_hand(of: Value) -> list[Factor]:
-        return [f for f in of.factors if f.value.kind != "number" or not others]
+        factors = [f for f in of.factors if f.sign == "*" or "scale" in f.text]
+        return [f for f in factors if f.value.kind != "number" or not others]
 
     if value.kind != "tensor" or value.apex or any("scale" in f.text for f in by_hand(value)):
         return False
     whole = [f for f in by_hand(value) if all(f not in term.factors for term in value.parts)]
     terms = value.parts or (value,)
     plain = not whole and any(not term.opaque and not by_hand(term) for term in terms)
-    return plain or not ever_scaled(loop)
+    elsewhere = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.scaled]
+    return plain or not elsewhere or any(one.roots & value.roots for one in elsewhere)
 
 
 def own_loss(scenario: Scenario, step: Occurrence) -> bool:
@@ -101,8 +103,3 @@ def own_loss(scenario: Scenario, step: Occurrence) -> bool:
         if scaler_of(other):
             return False
     return True
-
-
-def ever_scaled(loop: TrainingLoop) -> bool:
-    """Whether any loss of the loop is scaled, in whatever scenario."""
-    return any(e.value is not None and e.value.scaled is not None for e in loop.events if e.kind == "backward")

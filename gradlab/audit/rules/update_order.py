@@ -9,6 +9,7 @@ from gradlab.audit.rules.reach import overlap
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.steps_without_gradient import before_backward
+from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
@@ -65,8 +66,35 @@ def clip_before_backward(scenario: Scenario) -> Iterator[Hit]:
             if loop.statement is None and len(loop.optimizers()) > 1 and not empty:
                 continue
             later = (s for s in until_step(scenario, clip, optimizer) if s.kind == "clip")
-            if not any(concerns(loop, s, optimizer) for s in later):
+            if not any(concerns(loop, s, optimizer) and not apart(s, clip) for s in later):
                 yield Hit(clip, (after[0],))
+    yield from clip_of_zeroed(scenario)
+
+
+def apart(one: Occurrence, other: Occurrence) -> bool:
+    """Whether two clips are of different networks."""
+    models = [every(s.event.value) if s.event.value is not None else [] for s in (one, other)]
+    known = all(models) and all(model.root().kind in ("model", "ddp") for own in models for model in own)
+    return known and not any(overlap(a, b) for a in models[0] for b in models[1])
+
+
+def clip_of_zeroed(scenario: Scenario) -> Iterator[Hit]:
+    """A clip between a zero_grad() and a backward pass, with no gradients of another loss that no step has used.
+
+    Whichever of several optimizers that are handed in has the clipped weights.
+    """
+    loop = scenario.loop
+    optimizers = loop.optimizers()
+    for clip in scenario.of("clip") if len(optimizers) > 1 else ():
+        around = [s for s in scenario.of("backward", "step", "zero", "clip") if s.k == clip.k]
+        at = around.index(clip)
+        before, after = around[:at][::-1], around[at + 1 :]
+        used = next((s.kind for s in before if s.kind in ("backward", "step")), "step") == "step"
+        zeroed = bool(before) and before[0].kind == "zero" and before[0].event.owner is None
+        ahead = bool(after) and after[0].kind == "backward" and all(s.kind != "clip" for s in after)
+        unknown = all(concerns(loop, clip, optimizer) is None for optimizer in optimizers)
+        if unknown and used and zeroed and ahead and not uncertain(loop, "tensor", scenario=scenario):
+            yield Hit(clip, (before[0], after[0]))
 
 
 def until_step(scenario: Scenario, clip: Occurrence, optimizer: Value) -> Iterator[Occurrence]:

@@ -40,17 +40,16 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             return
         if i > at or evaluated(model, inside[i + 1 :], own, set()):
             backward = next(e for e in loop.events if e.kind == "backward")
-            yield (event.path, event.node) if event.frames == backward.frames else beside_forward(loop, backward)
+            yield place(loop, event if event.frames == backward.frames else backward, model)
             return
 
 
-def beside_forward(loop: TrainingLoop, backward: Event) -> tuple[str, ast.AST]:
-    """A backward pass, or the call that leads to it, where the network is called: there train() belongs."""
-    depths = [
-        len(e.frames) for e in loop.events if e.kind == "forward" and e.frames == backward.frames[: len(e.frames)]
-    ]
-    inner = backward.frames[max(depths, default=len(backward.frames)) :]
-    return (inner[0].module.path, inner[0].call) if inner else (backward.path, backward.node)
+def place(loop: TrainingLoop, event: Event, model: Value) -> tuple[str, ast.AST]:
+    """An eval(); or, of a backward pass, where the network is called: there train() belongs."""
+    passes = (e for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e))
+    called = (e for e in passes if event.kind == "backward" and overlap(e.value, model))  # type: ignore[arg-type]
+    at = next(called, event)
+    return at.path, at.node
 
 
 def may_set_mode(event: Event) -> bool:
@@ -92,7 +91,8 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
                 yield event.path, event.node  # at the end of the first iteration
                 return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
-            yield (event.path, event.node) if here else beside_forward(loop, backward)
+            again = [e for e in modes if e.name == "eval" and e.value is not None and overlap(e.value, model)]
+            yield place(loop, event if here and len(again) == 1 else backward, model)
             return
 
 

@@ -30,9 +30,11 @@ def overwritten(module: Module) -> Iterator[ast.AST]:
     blocks = [(node, block) for node in nodes for block in (node.body, getattr(node, "orelse", []))]
     around = {id(one): (node, block[i + 1 :]) for node, block in blocks for i, one in enumerate(block)}
     plus = mistyped(module)
+    functions = (one for one in module.source.nodes.of(ast.FunctionDef) if LOSS.search(one.name))
+    answers = {id(part) for one in functions for part in walk(one) if isinstance(part, ast.Return)}
     yield from bound_again(module, plus)
     for node, block in blocks:
-        yield from in_block(block, [*behind(node, around)], {*map(id, plus)})
+        yield from in_block(block, [*behind(node, around)], {*map(id, plus)}, answers)
 
 
 def behind(node: ast.stmt, around: Mapping[int, tuple[ast.stmt, list[ast.stmt]]]) -> Iterator[ast.stmt]:
@@ -46,21 +48,30 @@ def is_backward(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GOING
 
 
-def in_block(block: list[ast.stmt], after: list[ast.stmt], plus: Set[int]) -> Iterator[ast.AST]:
-    """plus: the `=+` of the module, which are another mistake."""
+def in_block(block: list[ast.stmt], after: list[ast.stmt], plus: Set[int], answers: Set[int]) -> Iterator[ast.AST]:
+    """plus: the `=+` of the module, which are another mistake; answers: what functions that compute losses return."""
     for i, loop in enumerate(block):
-        if replaced(loop, block[i + 1 :], plus):
+        ahead = [*block[i + 1 :], *after]
+        if replaced(loop, ahead, plus):
             yield loop
         if isinstance(loop, ast.For) and not any(isinstance(part, LEAVING) or is_backward(part) for part in walk(loop)):
             for one in statements(loop.body):
                 name = stored_name(one)
-                if (
-                    name
-                    and LOSS.search(name)
-                    and thrown_away(one, name, loop)
-                    and goes_on(name, [*block[i + 1 :], *after])
-                ):
+                if not LOSS.search(name) or any(name in loaded(part) for part in loop.body):
+                    continue
+                if (thrown_away(one, loop) or begun(name, one, loop, block[:i])) and goes_on(name, ahead, answers=answers):
                     yield one
+
+
+def begun(name: str, made: ast.stmt, loop: ast.For, before: list[ast.stmt]) -> bool:
+    """Whether a loss that a loop computes anew in each iteration has begun at 0, or as another loss."""
+    first = next((one for one in reversed(before) if name in loaded(one) | stored(one)), None)
+    if first is None or stored_name(first) != name:
+        return False
+    assert isinstance(first, ast.Assign) and isinstance(made, ast.Assign)
+    calls = [any(isinstance(part, ast.Call) for part in walk(one)) for one in (first, made)]
+    zero = isinstance(first.value, ast.Constant) and first.value.value == 0
+    return calls[1] and (zero or (calls[0] and of_item(made, loop)))
 
 
 def replaced(made: ast.stmt, rest: list[ast.stmt], plus: Set[int]) -> bool:
@@ -133,13 +144,16 @@ def stored(node: ast.AST) -> set[str]:
     return {dotted(part) for part in walk(node) if isinstance(getattr(part, "ctx", None), ast.Store)} - {""}
 
 
-def thrown_away(made: ast.stmt, name: str, loop: ast.For) -> bool:
+def thrown_away(made: ast.stmt, loop: ast.For) -> bool:
     """Whether a loss is computed from this iteration's item alone, and nothing else in the iteration uses it."""
     assert isinstance(made, ast.Assign)
     if not any(isinstance(part, ast.Call) and LOSS.search(called_name(part)) for part in walk(made.value)):
         return False
-    if any(name in loaded(one) for one in loop.body):
-        return False
+    return of_item(made, loop)
+
+
+def of_item(made: ast.Assign, loop: ast.For) -> bool:
+    """Whether something is computed from an iteration's item, and from nothing that the iterations before left."""
     own, fresh, needed = stored(loop), stored(loop.target), loaded(made.value)
     for one in statements(loop.body):
         if one is made:
@@ -150,14 +164,17 @@ def thrown_away(made: ast.stmt, name: str, loop: ast.For) -> bool:
     return not loaded(made.value) & own - fresh and bool(needed & stored(loop.target))
 
 
-def goes_on(name: str, rest: list[ast.stmt], into_loss: bool = True) -> bool:
-    """Whether the last one goes backward, by itself or in what is computed from it; into_loss: or into another loss."""
+def goes_on(name: str, rest: list[ast.stmt], into_loss: bool = True, answers: Set[int] = frozenset()) -> bool:
+    """Whether the last one goes backward, by itself or in what is computed from it.
+
+    into_loss: or into another loss; answers: or is returned by one of these statements.
+    """
     carrying = {name}
     for one in rest:
         if isinstance(one, ast.AugAssign) and stored(one.target) & carrying:
             continue  # times a weight: it is the same loss
         if loaded(one) & carrying:
-            if isinstance(one, ast.Expr) and is_backward(one.value):
+            if id(one) in answers or (isinstance(one, ast.Expr) and is_backward(one.value)):
                 return True
             target = (stored(one.target) or {""}).pop() if isinstance(one, ast.AugAssign) else stored_name(one)
             if any(isinstance(part, ast.Attribute) and part.attr in ("item", "data", "detach") for part in walk(one)):

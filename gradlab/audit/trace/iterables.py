@@ -88,7 +88,7 @@ def filled(over: Value) -> Value | None:
         return None
     if first.kind != "tensor":
         return first
-    return first.derived("tensor", roots=first.roots | over.marks, opaque=True, traced=first.traced)
+    return first.derived("tensor", roots=first.roots | over.marks, traced=first.traced)
 
 
 def element(over: Value) -> Value:

@@ -422,8 +422,8 @@ from elsewhere import performance
 def train(net):
     for x, y in loader:
         opt.zero_grad()
-        loss, count = performance(net(x), y)
-        loss.backward()  # expect: GL707
+        loss, count = performance(net(x), y)  # expect: GL707
+        loss.backward()
         opt.step()
 def test(net):
     net.eval()

@@ -38,6 +38,7 @@ def name_result(engine: Engine, target: ast.expr, value: Value) -> None:
             and name not in usage(engine.scope.node).takes_loss
         ):
             value.become_tensor()
+            value.inside = value.inside or tuple(engine.regions)
 
 
 def bind(engine: Engine, target: ast.expr, value: Value) -> None:

@@ -17,6 +17,10 @@ from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, different
 from gradlab.audit.trace.values import Event, Value
 
 
+SIGNATURE = re.compile(r"\bdef \w+\([^()]*\)")
+"""What a function receives, where that shows no more than names."""
+
+
 @loop_rule("GL713")
 def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """An optimizer's gradients are zeroed, a backward pass follows, and another optimizer steps instead, or none."""
@@ -63,7 +67,7 @@ def stepped_in_text(zero: Event) -> bool:
     used = rf"\b{tail}\b(\[[^\]]*\])?\.\w*step|step\w*\([^)]*\b{tail}\b"
     if owner:
         used += rf"|\bself\.{re.escape(name.split('.')[-1])}\.step"
-    return re.search(used, zero.module.source.text) is not None
+    return re.search(used, SIGNATURE.sub("", zero.module.source.text)) is not None
 
 
 def zeroed_name(zero: Event) -> str:
@@ -78,7 +82,8 @@ def never_used(zero: Event) -> bool:
     given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
     each = rf"\bfor\b[^\n:]*\b{re.escape(name)}\b[^\n:]*\bin\b"  # of several, each of which may step by its own name
     known = zero.value.call is not None and not zero.value.shared
-    return not stepped_in_text(zero) and (known or re.search(f"{given}|{each}", zero.module.source.text) is None)
+    text = SIGNATURE.sub("", zero.module.source.text)
+    return not stepped_in_text(zero) and (known or re.search(f"{given}|{each}", text) is None)
 
 
 @scenario_rule("GL702")

@@ -113,6 +113,9 @@ def fp16_without_scaler(scenario: Scenario) -> Iterator[Hit]:
         forward = next((s for s in scenario.of("forward") if in_fp16(scenario, s, backward, loss)), None)
         if forward is not None:
             yield Hit(backward, (forward,), region=forward.inside("autocast"))
+        elif loss.forward is None and not loss.chain and not loss.choice:  # what computes it is not seen
+            inside = (r for r in loss.inside if r.kind == "autocast" and casts_to_fp16(r))
+            yield from (Hit(backward, region=region) for region in inside)
 
 
 def in_fp16(scenario: Scenario, forward: Occurrence, backward: Occurrence, loss: Value) -> bool:

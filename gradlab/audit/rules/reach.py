@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise, takewhile
 
 from gradlab.audit.knowledge.opaque_calls import WHOLE as CONFIGURATION
 from gradlab.audit.rules.ownership import is_part
@@ -95,6 +96,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
         value = clip.event.value
         if value is not None and (id(value) in losses or is_loss(value) or of_frozen(value)):
             yield Hit(clip)
+    yield from clipped_again(scenario)
     optimizers = scenario.loop.of_networks()
     if not optimizers or any(not o.trained or o.some for o in optimizers):
         return
@@ -112,6 +114,23 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
         if step is not None:
             yield Hit(clip, (step,))
+
+
+def clipped_again(scenario: Scenario) -> Iterator[Hit]:
+    """The same gradients are clipped twice in a row, and two optimizers step: the other's are not clipped."""
+    for first, second in pairwise(scenario.of("clip")):
+        calls = [s.event.call for s in (first, second)]
+        if first.k != second.k or first.event is second.event or first.event.frames != second.event.frames:
+            continue
+        places = scenario.places
+        between = scenario.steps[places[id(first)] + 1 : places[id(second)]]
+        if any(s.kind in ("backward", "step", "zero", "unscale", "scale", "given") for s in between):
+            continue
+        texts = {ast.unparse(one) for call in calls if call is not None for one in [ast.Tuple([call.func, *call.args])]}
+        ahead = takewhile(lambda s: s.kind != "backward", scenario.after(second))
+        stepped = {id(s.event.value) for s in ahead if s.kind == "step"}
+        if all(calls) and len(texts) == 1 and len(stepped) > 1:
+            yield Hit(second, (first,))
 
 
 def of_frozen(value: Value) -> bool:

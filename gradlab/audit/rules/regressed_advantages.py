@@ -14,6 +14,8 @@ from gradlab.audit.source.syntax import called_name, dotted, walk
 
 REGRESSIONS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "MSELoss", "SmoothL1Loss", "HuberLoss"}
 """Functions that compare a number with what it is to be."""
+NUMBERS = {"tensor", "as_tensor", "Tensor", "FloatTensor", "from_numpy", "detach", "item"}
+"""Functions and methods whose results have no graph."""
 
 
 @text_rule("GL711")
@@ -30,7 +32,7 @@ def advantage_regressed_too(module: Module) -> Iterator[ast.AST]:
         reaching = reaching_backward(function)
         regressed = [pair for node in walk(function) if id(node) in reaching for pair in compared(node)]
         for name, sides in differences(function).items():
-            if name in regressed or any(set(sides) == set(pair) for pair in regressed if isinstance(pair, tuple)):
+            if {name} in regressed or any(pair and pair <= sides for pair in regressed):
                 used = (node for node, found in products if id(node) in reaching and name in map(dotted, found))
                 yield from (node.left for node in used)
 
@@ -49,29 +51,42 @@ def likely(node: ast.expr) -> bool:
     return called_name(node) == "log_prob" or bool(LOGARITHM.search(dotted(node)))
 
 
-def compared(node: ast.AST) -> list[str | tuple[str, str]]:
-    """The name of what is squared, or the texts of what a regression compares."""
+def compared(node: ast.AST) -> list[set[str]]:
+    """The text of what is squared, or those of what a regression compares, without numbers: one has a graph."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return [dotted(node.left)]
-    name = called_name(node)
+        return [{ast.unparse(node.left)}]
     if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Attribute, ast.Name)):
         return []
+    name = called_name(node) or getattr(node.func, "attr", "")
     if name in ("pow", "square"):
-        inner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        return [dotted(node.args[0] if dotted(inner) == "torch" and node.args else inner)]
-    return [(ast.unparse(node.args[0]), ast.unparse(node.args[1]))] if name in REGRESSIONS and node.args[1:] else []
+        of_torch = not isinstance(node.func, ast.Attribute) or dotted(node.func.value) == "torch"
+        return [{ast.unparse(one) for one in (node.args[:1] if of_torch else [node.func.value])}]  # type: ignore[attr-defined]
+    sides = node.args[:2] if name in REGRESSIONS else []
+    return [{ast.unparse(one) for one in sides if not is_number(one)}] if len(sides) == 2 else []
 
 
-def differences(function: ast.FunctionDef) -> dict[str, tuple[str, str]]:
-    """The names that a function binds once, to a difference with a graph, each with the texts of its two sides."""
+def is_number(node: ast.expr) -> bool:
+    """Whether an expression makes numbers without a graph: `torch.tensor([r])`, `returns.detach()`."""
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NUMBERS
+
+
+def differences(function: ast.FunctionDef) -> dict[str, set[str]]:
+    """The names that a function binds once, to a difference, each with the texts of its sides that are not bound again."""
     blocks = [n for n in walk(function) if isinstance(n, ast.With) and "no_grad" in contexts(n)]
     without = {id(part) for block in blocks for part in walk(block)}
     made = [one for n in walk(function) for one in bindings(n)]
     times = Counter(name for name, _ in made)
-    stored = Counter(n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    return {
-        name: (ast.unparse(value.left), ast.unparse(value.right))
+    names = [n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    stored = Counter(n.id for n in names)
+    found = {
+        name: value
         for name, value in made
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and id(value) not in without
         if times[name] == stored[name] == 1
+    }
+    last = {n.id: n.lineno for n in sorted(names, key=lambda n: n.lineno)}
+    sides = {name: (value.lineno, [value.left, value.right]) for name, value in found.items()}
+    return {
+        name: {ast.unparse(side) for side in own if last.get(dotted(side), 0) <= line}
+        for name, (line, own) in sides.items()
     }

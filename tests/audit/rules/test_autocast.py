@@ -297,6 +297,27 @@ class Other(nn.Module):
     @autocast("cuda")
     def forward(self, x): ...
 """
+CASES |= {
+    "a loss of unknown making in fp16": """
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        losses = task.losses(x, y)
+        loss = sum(losses.values())
+    loss.backward()  # expect: GL210
+    optimizer.step()
+""",
+    "a loss of unknown making in bf16, and in fp16 for the log": """
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = task.losses(x, y)["loss"]
+    loss.backward()
+    with torch.autocast("cuda"):
+        shown = task.losses(x, y)["loss"]
+    optimizer.step()
+""",
+}
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,55 @@ for x, y, mask in loader:
 # not GL607
 """,
 }
+CASES |= {
+    "half weights where there is a scaler": """
+there = torch.cuda.is_available()
+net = nn.Linear(8, 4)
+if there:
+    net.cuda().half()  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda", enabled=there)
+for x, y in loader:
+    opt.zero_grad()
+    scaler.scale(F.cross_entropy(net(x.half()), y)).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights where there is no scaler": """
+half = bool(args.half)
+net = nn.Linear(8, 4)
+if half:
+    net.cuda().half()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda", enabled=not half)
+for x, y in loader:
+    opt.zero_grad()
+    scaler.scale(F.cross_entropy(net(x), y)).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a loss that is computed with the wrapper is averaged": """
+import torch.distributed as dist
+net = nn.parallel.DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = process.training_losses(net, x, y)["loss"].mean()
+    dist.all_reduce(loss)  # expect: GL507
+    loss = loss / dist.get_world_size()
+    loss.backward()
+    optimizer.step()
+""",
+    "a loss that is computed with the wrapper is averaged for the log": """
+import torch.distributed as dist
+net = nn.parallel.DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = process.training_losses(net, x, y)["loss"].mean()
+    loss.backward()
+    dist.all_reduce(loss)
+    optimizer.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -224,6 +224,26 @@ HELD = {
 for name, (one, two, wrong) in HELD.items():
     out, mark = "net(x)" if "net." in two else "head(body(x))", "  # expect: GL702" if wrong else ""
     CASES[f"two optimizers, {name}"] = PARTS.format(one=one, two=two, mark=mark, out=out)
+CASES |= {
+    "handed in, and never stepped": """
+def update(net, value, first, second, x, y):
+    second.zero_grad()  # expect: GL713
+    (value(x) - y).pow(2).mean().backward()
+    first.zero_grad()
+    net(x).mean().backward()
+    first.step()
+""",
+    "handed in, and stepped by another name": """
+def update(net, value, first, second, x, y):
+    last = [second]
+    second.zero_grad()
+    (value(x) - y).pow(2).mean().backward()
+    first.zero_grad()
+    net(x).mean().backward()
+    first.step()
+    last[0].step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

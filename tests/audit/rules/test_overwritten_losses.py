@@ -161,6 +161,52 @@ CASES = {
         judge.real_loss = 10 * judge.second_loss
         total = judge.real_loss""",
 }
+CASES |= {
+    "a sum that has begun at 0": """
+        real_loss = 0.0
+        for score in scores:
+            part_loss = (score - y).abs()
+            real_loss = 0.8 * part_loss.mean()  # expect: GL717
+        total = real_loss""",
+    "a sum that has begun at 0, of a state": """
+        state, real_loss = x, 0
+        real_loss = 0
+        for i in range(3):
+            out, state = judge.cell(scores[i], state)
+            real_loss = F.mse_loss(out, y)  # expect: GL717
+        total = real_loss""",
+    "a sum that has begun as another loss": """
+        real_loss = (scores - y).abs().mean()
+        for weight in judge.parameters():
+            real_loss = 0.1 * weight.square().sum()  # expect: GL717
+        total = real_loss""",
+    "a loss that is computed anew for each state": """
+        state = judge(x)
+        real_loss = F.mse_loss(state, y)
+        for i in range(3):
+            state = judge(state)
+            real_loss = F.mse_loss(state, y)
+        total = real_loss""",
+    "in a branch before the pass": """
+        if x.mean() > 0:
+            first_loss = F.mse_loss(scores, y)  # expect: GL717
+            second_loss = F.l1_loss(scores, y)
+            first_loss = 0.1 * second_loss
+        else:
+            first_loss = F.mse_loss(scores, y)
+        total = first_loss""",
+    "a function that returns the last one": """
+        def sequence_loss(scores, y):
+            sum_loss = 0.0
+            for score in scores:
+                sum_loss = F.mse_loss(score, y)  # expect: GL717
+            return sum_loss
+        def last(scores, y):
+            for score in scores:
+                sum_loss = F.mse_loss(score, y)
+            return sum_loss
+        total = sequence_loss(scores, y)""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -817,6 +817,54 @@ for i, (x, y) in enumerate(loader):
         evaluate(model)
 """,
 }
+CASES |= {
+    "an evaluation and an example from time to time": """
+net.train()
+for i, (x, y) in enumerate(loader):
+    opt.zero_grad()
+    out = net(x)  # expect: GL707
+    F.cross_entropy(out, y).backward()
+    opt.step()
+    if i % 100 == 0:
+        net.eval()
+        with torch.no_grad():
+            print(net(x).mean())
+    if i % 500 == 0:
+        net.eval()
+        print(net(x).argmax())
+""",
+    "clipped twice, and the other never": """
+def update(maker, judge, first, second):
+    for x, y in loader:
+        first.zero_grad()
+        second.zero_grad()
+        F.cross_entropy(judge(maker(x)), y).backward()
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)  # expect: GL705
+        first.step()
+        second.step()
+""",
+    "clipped twice, to two bounds, or for each step": """
+def update(maker, judge, first, second):
+    for x, y in loader:
+        first.zero_grad()
+        second.zero_grad()
+        F.cross_entropy(judge(maker(x)), y).backward()
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
+        first.step()
+        second.step()
+def both(maker, judge, first, second):
+    for x, y in loader:
+        first.zero_grad()
+        second.zero_grad()
+        F.cross_entropy(judge(maker(x)), y).backward()
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)
+        first.step()
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)
+        second.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

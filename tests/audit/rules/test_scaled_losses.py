@@ -135,6 +135,24 @@ train(model, optimizer, True)
 """
 SCALED = """with amp.scale_loss(loss, optimizer) as scaled:
         scaled.backward()"""
+CASES |= {
+    "one that is scaled in the other branch alone": """
+        first.zero_grad()
+        if weight > 1:
+            loss = other / weight
+            loss.backward()  # expect: GL207
+        else:
+            scaler.scale(other).backward()
+        scaler.step(first)""",
+    "one that is scaled in both branches": """
+        first.zero_grad()
+        if weight > 1:
+            loss = other / weight
+            scaler.scale(loss).backward()
+        else:
+            scaler.scale(other).backward()
+        scaler.step(first)""",
+}
 
 
 @pytest.mark.parametrize(

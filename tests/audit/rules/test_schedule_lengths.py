@@ -81,6 +81,34 @@ CASES |= {
     "a warm-up of epochs": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_epochs, args.updates)")
     + EPOCHS.format(over="epoch in range(args.epochs)"),
 }  # fmt: skip
+CASES |= {
+    "all updates, once an epoch, prepared": """
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import OneCycleLR
+accelerator = Accelerator()
+cycle = OneCycleLR(optimizer, 0.1, epochs=args.epochs, steps_per_epoch=args.updates)
+net, opt, data, schedule = accelerator.prepare(model, optimizer, loader, cycle)
+for epoch in range(args.epochs):
+    for x, y in data:
+        opt.zero_grad()
+        accelerator.backward(F.cross_entropy(net(x), y))
+        opt.step()
+    schedule.step()  # expect: GL409
+""",
+    "all updates, once an update, prepared": """
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import OneCycleLR
+accelerator = Accelerator()
+cycle = OneCycleLR(optimizer, 0.1, epochs=args.epochs, steps_per_epoch=args.updates)
+net, opt, data, schedule = accelerator.prepare(model, optimizer, loader, cycle)
+for epoch in range(args.epochs):
+    for x, y in data:
+        opt.zero_grad()
+        accelerator.backward(F.cross_entropy(net(x), y))
+        opt.step()
+        schedule.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

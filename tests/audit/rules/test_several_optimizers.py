@@ -270,6 +270,38 @@ for x, y in loader:
     both.step()
 """,
 }
+CASES |= {
+    "a clip of what is zeroed, of networks that are handed in": """
+def update(net, value, first, second, x, y):
+    second.zero_grad()
+    (value(x) - y).pow(2).mean().backward()
+    second.step()
+    first.zero_grad()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL102
+    net(x).mean().backward()
+    first.step()
+""",
+    "a clip of what is zeroed, and another that is too late for it": """
+def fit(net, head, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL102
+        F.cross_entropy(head(net(x)), y).backward()
+        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        opt.step()
+""",
+    "a clip of gradients that are there, of networks that are handed in": """
+def update(net, value, first, second, x, y):
+    second.zero_grad()
+    (value(x) - y).pow(2).mean().backward()
+    nn.utils.clip_grad_norm_(value.parameters(), 1.0)
+    second.step()
+    first.zero_grad()
+    net(x).mean().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    first.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

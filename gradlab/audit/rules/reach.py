@@ -11,6 +11,7 @@ from gradlab.audit.knowledge.opaque_calls import WHOLE as CONFIGURATION
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.syntax import dotted
 from gradlab.audit.source.syntax import walk as walk_text
 from gradlab.audit.trace.event_tree import events
 from gradlab.audit.trace.iterables import every
@@ -117,7 +118,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
 
 
 def clipped_again(scenario: Scenario) -> Iterator[Hit]:
-    """The same gradients are clipped twice in a row, and two optimizers step: the other's are not clipped."""
+    """The same gradients are clipped twice in a row, for two optimizers or under two names of the norm."""
     for first, second in pairwise(scenario.of("clip")):
         calls = [s.event.call for s in (first, second)]
         if first.k != second.k or first.event is second.event or first.event.frames != second.event.frames:
@@ -129,7 +130,8 @@ def clipped_again(scenario: Scenario) -> Iterator[Hit]:
         texts = {ast.unparse(one) for call in calls if call is not None for one in [ast.Tuple([call.func, *call.args])]}
         ahead = takewhile(lambda s: s.kind != "backward", scenario.after(second))
         stepped = {id(s.event.value) for s in ahead if s.kind == "step"}
-        if all(calls) and len(texts) == 1 and len(stepped) > 1:
+        bound = {dotted(n.targets[0]) for n in second.event.module.source.nodes.of(ast.Assign) if n.value in calls}  # type: ignore[union-attr]
+        if all(calls) and len(texts) == 1 and max(len(stepped), len(bound)) > 1:
             yield Hit(second, (first,))
 
 

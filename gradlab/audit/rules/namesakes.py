@@ -1,0 +1,71 @@
+"""Optimizers that are named after one network and have the weights of another, which has an optimizer already."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from gradlab.audit.knowledge.known_names import OPTIMIZER
+from gradlab.audit.rules.registry import text_rule
+from gradlab.audit.source.project import Module
+from gradlab.audit.source.syntax import called_name, dotted, walk
+
+WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+GENERAL = re.compile(r"optim\w*|opt|net|nets|network|model|module|self|solver")
+"""Words that say what an object is, and not which."""
+Scope = ast.Module | ast.ClassDef | ast.FunctionDef
+
+
+@text_rule("GL702")
+def weights_of_another(module: Module) -> Iterator[ast.AST]:
+    if module.source.text.count(".parameters()") < 2 or module.source.tree is None:
+        return
+    nodes = module.source.nodes
+    classes = nodes.of(ast.ClassDef)
+    inside = {id(part) for one in classes for part in walk(one)}
+    functions = [one for one in nodes.of(ast.FunctionDef) if id(one) not in inside]
+    within = inside | {id(part) for one in functions for part in walk(one)}
+    for scope in (*classes, *functions):
+        yield from typed_wrong(scope, list(walk(scope)))
+    yield from typed_wrong(module.source.tree, [part for part in walk(module.source.tree) if id(part) not in within])
+
+
+def typed_wrong(scope: Scope, parts: list[ast.AST]) -> Iterator[ast.AST]:
+    """The calls that make an optimizer of a network that has its own, while the one that it is named after has none."""
+    made = [part for part in parts if isinstance(part, ast.Assign) and len(part.targets) == 1]
+    held = [(dotted(one.targets[0]), network, one.value) for one in made if (network := whole_network(one.value))]
+    names = {dotted(one.targets[0]) for one in made if isinstance(one.value, ast.Call)}
+    names |= {a.arg for a in scope.args.args} if isinstance(scope, ast.FunctionDef) else set()
+    for name, network, call in held:
+        own = any(other == network and another != name and alike(another, network) for another, other, _ in held)
+        if not own or alike(name, network):
+            continue
+        meant = [one for one in names if one != name and not OPTIMIZED.search(one) and alike(name, one)]
+        used = {ast.unparse(part) for part in parts if isinstance(part, ast.Call) and not in_optimizer(part, name, held)}
+        if len(meant) == 1 and not any(text.startswith(f"{meant[0]}.parameters(") for text in used):
+            yield call
+
+
+OPTIMIZED = re.compile(r"opt|sched|loss|crit", re.I)
+"""Names of what is no network."""
+
+
+def in_optimizer(part: ast.Call, name: str, held: list[tuple[str, str, ast.expr]]) -> bool:
+    """Whether a call gives the weights to an optimizer of this name, in another branch."""
+    return any(another == name and any(part is one for one in walk(call)) for another, _, call in held)
+
+
+def whole_network(node: ast.expr) -> str:
+    """The name of the network of which a call makes an optimizer, where it gives it all weights and nothing else."""
+    given = node.args[0] if isinstance(node, ast.Call) and node.args and OPTIMIZER.match(called_name(node)) else None
+    func = given.func if isinstance(given, ast.Call) and not given.args else None
+    return dotted(func.value) if isinstance(func, ast.Attribute) and func.attr == "parameters" else ""
+
+
+def alike(one: str, two: str) -> bool:
+    """Whether two names tell the same object apart from others: `optimizer_D` and `netD`, or `discriminator`."""
+    first, second = ([w for w in map(str.lower, WORDS.findall(n)) if not GENERAL.fullmatch(w)] for n in (one, two))
+    pairs = list(zip_longest(first, second, fillvalue=""))
+    return bool(pairs) and all(a and b and (a.startswith(b) or b.startswith(a)) for a, b in pairs)

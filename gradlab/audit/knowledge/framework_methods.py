@@ -20,7 +20,9 @@ def lightning_method(call: CallSite, owner: Value) -> Value | None:
     if call.name == "manual_backward":
         call.emit("backward", call.first, through=owner)
     elif call.name == "clip_gradients":
-        call.emit("clip", call.first or call.keywords.get("optimizer"), call=call.node, through=owner)
+        by_value = call.keyword("gradient_clip_algorithm") == "value"
+        value = call.first or call.keywords.get("optimizer")
+        call.emit("clip", value, call=call.node, through=owner, by_value=by_value)
     else:
         return None
     return Value()
@@ -42,7 +44,7 @@ def prepared(owner: Value, values: list[Value]) -> None:
 def accelerator_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.args
     if name in ("clip_grad_norm_", "clip_grad_value_"):
-        call.emit("clip", call.first, call=call.node, through=owner)
+        call.emit("clip", call.first, call=call.node, through=owner, by_value="value" in name)
     elif name == "unscale_gradients":
         call.emit("unscale", call.first, scaler=owner)
     elif name == "prepare":
@@ -66,7 +68,7 @@ def accelerator_method(call: CallSite, owner: Value) -> Value:
 def fabric_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.args
     if name == "clip_gradients":
-        call.emit("clip", call.first, call=call.node, through=owner)
+        call.emit("clip", call.first, call=call.node, through=owner, by_value="clip_val" in call.keywords)
     elif name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
         if name == "setup_optimizers":
             args = [a if a.kind == "optimizer" else Value("optimizer", a.name, given=True) for a in args]

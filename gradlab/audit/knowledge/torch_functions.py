@@ -89,9 +89,9 @@ def torch_function(call: CallSite) -> Value:
         facts["traced"] = False
     elif tail in NEW:
         facts["traced"] = True
-    return Value(
-        made=True, noise=tail in NOISE, own_weight=tail in NEW and call.keyword("requires_grad") is True, **facts
-    )
+    weight = tail in NEW and call.keyword("requires_grad") is True
+    leaf = call.node if tail == "tensor" and weight else None  # whatever its numbers come from
+    return Value(made=True, noise=tail in NOISE, own_weight=weight, leaf=leaf, **facts)
 
 
 def added_up(call: CallSite) -> Value | None:

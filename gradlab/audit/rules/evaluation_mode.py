@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import NETWORKS, moved, overlap, put_into_train, related
 from gradlab.audit.rules.registry import loop_rule
+from gradlab.audit.source.syntax import walk as walk_text
 from gradlab.audit.trace.conditions import atoms
 from gradlab.audit.trace.event_tree import If, Jump, Loop, events, walk
 from gradlab.audit.trace.provenance import sources
@@ -45,11 +46,14 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 
 def place(loop: TrainingLoop, event: Event, model: Value) -> tuple[str, ast.AST]:
-    """An eval(); or, of a backward pass, where the network is called: there train() belongs."""
+    """An eval(); or, of a backward pass, the loop in which the network is called: there train() belongs."""
     passes = (e for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e))
     called = (e for e in passes if event.kind == "backward" and overlap(e.value, model))  # type: ignore[arg-type]
     at = next(called, event)
-    return at.path, at.node
+    around = loop.statement
+    if event.kind != "backward" or around is None or all(part is not at.node for part in walk_text(around.node)):
+        return at.path, at.node
+    return around.path, around.node
 
 
 def may_set_mode(event: Event) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import known, overlap, put_into_train
-from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.rules.namesakes import whole_network
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.provenance import is_traced, sources
 from gradlab.audit.trace.scenarios import Scenario
@@ -36,9 +39,33 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         if anonymous(optimizer):
             continue
         stepped = any(same(optimizer, one) for one in loop.optimizers())
-        ahead = any(later.kind == "backward" for later in loop.events[i:])
+        ahead = [later for later in loop.events[i:] if later.kind == "backward"]
         if not stepped and ahead and never_used(event):
-            yield event.path, event.node
+            own = next((one for one in ahead if reaches(one, optimizer)), ahead[0])
+            yield own.path, own.node
+
+
+def reaches(backward: Event, optimizer: Value) -> bool:
+    """Whether a loss is known to come from a network of an optimizer."""
+    passes = sources(backward.value) if backward.value is not None else []
+    return any(e.value is not None and overlap(e.value, model) for e in passes for model in optimizer.trained)
+
+
+@text_rule("GL713")
+def made_and_forgotten(module: Module) -> Iterator[ast.AST]:
+    """An optimizer that nothing reads, of a network whose gradients are set to zero before a backward pass."""
+    text, nodes = module.source.text, module.source.nodes
+    if text.count("backward(") < 2:
+        return
+    for made in nodes.of(ast.Assign):
+        target, network = made.targets[0], whole_network(made.value)
+        tail = getattr(target, "attr", getattr(target, "id", ""))
+        if not network or not tail or len(re.findall(rf"\b{tail}\b", text)) > 1:
+            continue
+        calls = sorted(nodes.of(ast.Call), key=lambda call: call.lineno)
+        zero = next((c for c in calls if dotted(c.func) == f"{network}.zero_grad"), None)
+        ahead = (c for c in calls if zero is not None and c.lineno > zero.lineno)
+        yield from islice((c for c in ahead if getattr(c.func, "attr", "") == "backward"), 1)
 
 
 def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:

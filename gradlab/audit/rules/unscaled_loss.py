@@ -88,7 +88,8 @@ def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:
     terms = value.parts or (value,)
     plain = not whole and any(not term.opaque and not by_hand(term) for term in terms)
     elsewhere = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.scaled]
-    return plain or not elsewhere or any(one.roots & value.roots for one in elsewhere)
+    same = (one for one in elsewhere if one.roots & value.roots and one.scaled is not None)
+    return plain or not elsewhere or any(one.scaled.call is not None for one in same)  # type: ignore[union-attr]
 
 
 def own_loss(scenario: Scenario, step: Occurrence) -> bool:

@@ -21,7 +21,7 @@ from gradlab.audit.rules.loss_functions import (
 )
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.scenarios import Scenario
 
 
@@ -40,6 +40,27 @@ COMPUTED = {"GL601": "log", "GL602": "division", "GL603": "sqrt", "GL604": "exp"
 """Which words of events make what a loss computes wrong by itself, or give a loss function what it does not take."""
 for code, word in COMPUTED.items():
     scenario_rule(code)(partial(computed, what=word))
+
+
+OF_LOGITS = re.compile(r"((torch\.)?nn\.|functional\.|F\.)*(cross_entropy|binary_cross_entropy_with_logits)")
+"""Functions of PyTorch's that take no probabilities, and under which names."""
+EVALUATION = re.compile(r"eval|valid|test|infer|predict", re.I)
+
+
+@text_rule("GL609")
+def probabilities_for_logits(module: Module) -> Iterator[ast.AST]:
+    if not re.search(r"softmax|sigmoid", module.source.text):
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        made = (n for n in walk(function) if isinstance(n, ast.Assign))
+        own = {dotted(n.targets[0]) for n in made if called_name(n.value) in ("CrossEntropyLoss", "BCEWithLogitsLoss")}
+        calls = [n for n in walk(function) if isinstance(n, ast.Call) and n.args]
+        found = [n for n in calls if OF_LOGITS.fullmatch(dotted(n.func)) or (dotted(n.func) and dotted(n.func) in own)]
+        if not found or EVALUATION.search(function.name):
+            continue
+        blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
+        without_gradient = {id(part) for block in blocks for part in walk(block)}
+        yield from (n for n in found if share(n.args[0], function) and id(n) not in without_gradient)
 
 
 def log_in_losses(module: Module) -> Iterator[ast.AST]:

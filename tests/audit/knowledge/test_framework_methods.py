@@ -171,6 +171,30 @@ TrainingArguments("out", max_grad_norm=1.0)
 Trainer(gradient_clip_val=0.001)  # expect: GL811
 """,
 }
+CASES |= {
+    "clips by value": """
+from accelerate import Accelerator
+from lightning.fabric import Fabric
+accelerator, fabric = Accelerator(), Fabric()
+net, opt, data = accelerator.prepare(model, optimizer, loader)
+for x, y in data:
+    opt.zero_grad()
+    accelerator.backward(F.cross_entropy(net(x), y))
+    accelerator.clip_grad_value_(net.parameters(), 1.0)  # expect: GL801
+    opt.step()
+one, two = fabric.setup(model, optimizer)
+for x, y in loader:
+    two.zero_grad()
+    fabric.backward(F.cross_entropy(one(x), y))
+    fabric.clip_gradients(one, two, clip_val=1.0)  # expect: GL801
+    two.step()
+for x, y in loader:
+    two.zero_grad()
+    fabric.backward(F.cross_entropy(one(x), y))
+    fabric.clip_gradients(one, two, max_norm=1.0)
+    two.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

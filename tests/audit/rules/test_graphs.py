@@ -575,6 +575,23 @@ for x, reward, before in loader:
     agent.step()
 """,
 }
+CASES |= {
+    "probabilities as logits, in a function that returns the loss": """
+def part_loss(net, x, y, robust):
+    out = net(x)
+    share = F.softmax(out, dim=1)
+    if robust:
+        return F.cross_entropy(share, y)  # expect: GL609
+    fct = nn.BCEWithLogitsLoss()
+    return fct(torch.sigmoid(out), y) + F.cross_entropy(out, F.softmax(y, dim=1))  # expect: GL609
+def evaluate_likelihood(net, x, y):
+    return F.cross_entropy(net(x).softmax(-1), y)
+def other_loss(net, x, y):
+    with torch.no_grad():
+        shown = F.cross_entropy(net(x).softmax(-1), y)
+    return F.cross_entropy(net(x), y), shown
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

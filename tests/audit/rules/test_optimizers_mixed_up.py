@@ -19,8 +19,8 @@ class Pair:
             self.first.zero_grad()
             judge(maker(x).detach()).mean().backward()
             self.first.step()
-            self.second.zero_grad()  {mark}
-            (-judge(maker(x))).mean().backward()
+            self.second.zero_grad()
+            (-judge(maker(x))).mean().backward()  {mark}
             self.{stepped}.step()
 """
 CASES = {
@@ -36,8 +36,8 @@ class Agent:
         judge(x).mean().backward()
         first.step()
         if learns:
-            self.third.zero_grad()  # expect: GL713
-            (self.weight * x.mean()).mean().backward()
+            self.third.zero_grad()
+            (self.weight * x.mean()).mean().backward()  # expect: GL713
 """,
     "each steps": MADE + GAN.format(mark="", stepped="second"),
     "another method steps": MADE
@@ -168,9 +168,9 @@ schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 def fit(optimizers):
     first, last = optimizers
     for x, y in loader:
-        first.zero_grad()  # expect: GL713
+        first.zero_grad()
         last.zero_grad()
-        F.cross_entropy(other(model(x)), y).backward()
+        F.cross_entropy(other(model(x)), y).backward()  # expect: GL713
         last.step()
 fit([optimizer, second])
 """,
@@ -227,8 +227,8 @@ for name, (one, two, wrong) in HELD.items():
 CASES |= {
     "handed in, and never stepped": """
 def update(net, value, first, second, x, y):
-    second.zero_grad()  # expect: GL713
-    (value(x) - y).pow(2).mean().backward()
+    second.zero_grad()
+    (value(x) - y).pow(2).mean().backward()  # expect: GL713
     first.zero_grad()
     net(x).mean().backward()
     first.step()
@@ -242,6 +242,31 @@ def update(net, value, first, second, x, y):
     net(x).mean().backward()
     first.step()
     last[0].step()
+""",
+    "made and forgotten": """
+class Pair:
+    def __init__(self, maker, judge):
+        self.maker, self.judge = maker, judge
+        self.maker_optimizer = torch.optim.Adam(maker.parameters())
+        self.judge_optimizer = torch.optim.Adam(self.judge.parameters())
+    def fit(self):
+        for x, y in loader:
+            self.judge.zero_grad()
+            self.judge(self.maker(x).detach()).mean().backward()  # expect: GL713
+            self.maker.zero_grad()
+            (-self.judge(self.maker(x))).mean().backward()
+            self.maker_optimizer.step()
+""",
+    "made and returned": """
+def make(maker, judge):
+    first = torch.optim.Adam(maker.parameters())
+    second = torch.optim.Adam(judge.parameters())
+    judge.zero_grad()
+    judge(maker(torch.ones(2, 8))).mean().backward()
+    first.zero_grad()
+    judge(maker(torch.ones(2, 8))).mean().backward()
+    first.step()
+    return second
 """,
 }
 

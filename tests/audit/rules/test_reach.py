@@ -108,9 +108,9 @@ def evaluate(model):
         return [model(x) for x, y in held_out]
 net.train()
 for epoch in range(9):
-    for x, y in loader:
+    for x, y in loader:  # expect: GL707
         opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()  # expect: GL707
+        F.cross_entropy(net(x), y).backward()
         opt.step()
     evaluate(net)
 """,
@@ -179,9 +179,9 @@ def evaluate(model):
 net.train()
 for epoch in range(9):
     evaluate(net)
-    for x, y in loader:
+    for x, y in loader:  # expect: GL707
         opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()  # expect: GL707
+        F.cross_entropy(net(x), y).backward()
         opt.step()
 """,
     "a generator of parameters that the optimizer has gone through": """
@@ -359,9 +359,9 @@ def test(model):
         return [model(x) for x, y in held_out]
 for epoch in range(9):
     net.train()
-    for i, (x, y) in enumerate(loader):
+    for i, (x, y) in enumerate(loader):  # expect: GL707
         opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()  # expect: GL707
+        F.cross_entropy(net(x), y).backward()
         opt.step()
         if i % every == 0:
             test(net)
@@ -420,9 +420,9 @@ def freeze(net, most):
     "a loss of unknown making": """
 from elsewhere import performance
 def train(net):
-    for x, y in loader:
+    for x, y in loader:  # expect: GL707
         opt.zero_grad()
-        loss, count = performance(net(x), y)  # expect: GL707
+        loss, count = performance(net(x), y)
         loss.backward()
         opt.step()
 def test(net):
@@ -464,9 +464,9 @@ class Trainer:
         self.model, self.devices = model, devices
         self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
     def train(self, batches):
-        for x, y in batches:
+        for x, y in batches:  # expect: GL707
             self.opt.zero_grad()
-            F.cross_entropy(data_parallel(self.model, x, device_ids=self.devices), y).backward()  # expect: GL707
+            F.cross_entropy(data_parallel(self.model, x, device_ids=self.devices), y).backward()
             self.opt.step()
     def test(self, batches):
         self.model.eval()
@@ -820,9 +820,9 @@ for i, (x, y) in enumerate(loader):
 CASES |= {
     "an evaluation and an example from time to time": """
 net.train()
-for i, (x, y) in enumerate(loader):
+for i, (x, y) in enumerate(loader):  # expect: GL707
     opt.zero_grad()
-    out = net(x)  # expect: GL707
+    out = net(x)
     F.cross_entropy(out, y).backward()
     opt.step()
     if i % 100 == 0:
@@ -863,6 +863,30 @@ def both(maker, judge, first, second):
         first.step()
         nn.utils.clip_grad_norm_(maker.parameters(), 1.0)
         second.step()
+""",
+    "clipped twice under two names": """
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(other(net(x)), y).backward()
+    one_norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    two_norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL705
+    opt.step()
+    print(one_norm, two_norm)
+""",
+    "a loss that is made anew, of what is not seen": """
+for x, y in loader:
+    opt.zero_grad()
+    loss = torch.tensor(process(x).sum() / 9, requires_grad=True)  # expect: GL712
+    loss.backward()
+    opt.step()
+""",
+    "a weight that is made here": """
+scale = torch.tensor(0.1, requires_grad=True)
+own = torch.optim.SGD([scale], lr=0.1)
+for x, y in loader:
+    own.zero_grad()
+    (scale * process(x).sum()).backward()
+    own.step()
 """,
 }
 

@@ -41,11 +41,18 @@ def settings(clip: Event, owner: str) -> Iterator[Mapping[str, ast.expr | None]]
     if not owner:
         yield from (defaults_of(frame.call) for frame in clip.frames if isinstance(frame.call, ast.FunctionDef))
     for module in (clip.module, *(frame.module for frame in clip.frames)):
-        if module is not None and isinstance(found := module.names.get(owner), ast.ClassDef):
+        name = next(annotated(module, owner.split(".")[-1]), owner) if module is not None else ""
+        if module is not None and isinstance(found := module.names.get(name), ast.ClassDef):
             fields = (part for part in found.body if isinstance(part, (ast.Assign, ast.AnnAssign)))
             yield {dotted(target): part.value for part in fields for target in targets(part)}
         if module is not None and (not owner or PARSED.search(owner)):
             yield parsed_defaults(module)
+
+
+def annotated(module: Module, name: str) -> Iterator[str]:
+    """The classes that the parameters of a name are annotated with."""
+    for function in module.source.nodes.of(ast.FunctionDef):
+        yield from (dotted(a.annotation) for a in function.args.args if a.arg == name and a.annotation is not None)
 
 
 def targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:

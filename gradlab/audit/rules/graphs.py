@@ -39,6 +39,7 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
         if {*map(id, losses(first))} & {*map(id, losses(second))}:
             yield Hit(second, (first,))
             continue
+        trained = [*trained, *of_two_optimizers(scenario.loop, first, second)]
         both = [e for e in forwards(first) if e in forwards(second)]
         taken = [pieces_of(first), pieces_of(second)]
         for event in both:
@@ -52,6 +53,12 @@ def of_no_alternative(loop: TrainingLoop, step: Occurrence) -> bool:
     known = [(a.subject, (a.key, True) in step.guards) for a in loop.atoms if a.subject]
     asked = {a.subject for a in loop.atoms if a.subject and (a.key, False) in step.guards}
     return any((subject, True) not in known for subject in asked)
+
+
+def of_two_optimizers(loop: TrainingLoop, first: Occurrence, second: Occurrence) -> list[Value]:
+    """The networks of two losses that come from the same two, where two optimizers step: each has one of them."""
+    one, two = ({e.value.root() for e in forwards(s) if e.value is not None} for s in (first, second))
+    return [*one] if one == two and len(one) == 2 == len(loop.optimizers()) else []
 
 
 @loop_rule("GL719")

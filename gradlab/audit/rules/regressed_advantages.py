@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from gradlab.audit.knowledge.bootstrapping import LOGARITHM
 from gradlab.audit.rules.registry import text_rule
@@ -12,8 +13,10 @@ from gradlab.audit.rules.unstable_losses import bindings, contexts, reaching_bac
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted, walk
 
-REGRESSIONS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "MSELoss", "SmoothL1Loss", "HuberLoss"}
-"""Functions that compare a number with what it is to be."""
+REGRESSIONS = re.compile(r"mse|huber|l1_?loss", re.I)
+"""Names of functions that compare a number with what it is to be."""
+SHAPES = {"clamp", "clip", "exp", "sum", "squeeze", "unsqueeze", "view", "reshape"}
+"""Functions and methods that make ratios of logarithms, or keep what they are."""
 NUMBERS = {"tensor", "as_tensor", "Tensor", "FloatTensor", "from_numpy", "detach", "item"}
 """Functions and methods whose results have no graph."""
 
@@ -26,7 +29,8 @@ def advantage_regressed_too(module: Module) -> Iterator[ast.AST]:
         return
     for function in module.source.nodes.of(ast.FunctionDef):
         products = [(node, factors(node)) for node in walk(function) if isinstance(node, ast.BinOp)]
-        products = [(node, found) for node, found in products if any(map(likely, found))]
+        ratios = {name for n in walk(function) for name, value in bindings(n) if ratio(value)}
+        products = [(node, found) for node, found in products if any(likely(one, ratios) for one in found)]
         if not products:
             continue
         reaching = reaching_backward(function)
@@ -46,9 +50,19 @@ def factors(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def likely(node: ast.expr) -> bool:
-    """Whether an expression is the logarithm of an action's probability, by the name of it or of its method."""
-    return called_name(node) == "log_prob" or bool(LOGARITHM.search(dotted(node)))
+def likely(node: ast.AST, ratios: Set[str] = frozenset()) -> bool:
+    """Whether an expression is the logarithm of an action's probability, by a name, or a ratio, in a range perhaps."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        inside = [node.func.value, *node.args[:1]] if node.func.attr in SHAPES else []
+        return node.func.attr == "log_prob" or any(likely(one, ratios) for one in inside)
+    return dotted(node) in ratios or bool(LOGARITHM.search(dotted(node)))
+
+
+def ratio(node: ast.expr) -> bool:
+    """Whether an expression is exp() of a difference from the logarithm of an action's probability."""
+    calls = (part for part in walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute))
+    inside = (part for call in calls if call.func.attr == "exp" for part in walk(call))  # type: ignore[attr-defined]
+    return any(isinstance(part, ast.BinOp) and likely(part.left) for part in inside)
 
 
 def compared(node: ast.AST) -> list[set[str]]:
@@ -61,7 +75,7 @@ def compared(node: ast.AST) -> list[set[str]]:
     if name in ("pow", "square"):
         of_torch = not isinstance(node.func, ast.Attribute) or dotted(node.func.value) == "torch"
         return [{ast.unparse(one) for one in (node.args[:1] if of_torch else [node.func.value])}]  # type: ignore[attr-defined]
-    sides = node.args[:2] if name in REGRESSIONS else []
+    sides = node.args[:2] if REGRESSIONS.search(name) else []
     return [{ast.unparse(one) for one in sides if not is_number(one)}] if len(sides) == 2 else []
 
 

@@ -19,7 +19,7 @@ BATCHES = re.compile(r"len\([\w.\[\]'\"]*(load|dl\b|data|batch|iter)", re.I)
 """The number of the batches of an epoch."""
 ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
-FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
+FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|get_scheduler$|PolynomialLR$")
 """Of these, the ones that no cycle or warm-up of an epoch is made of."""
 COUNT = re.compile(r"((n|num|nb|max|total|train|training)_?)*epochs?|epochs_?num", re.I)
 """Names of the number of all epochs."""

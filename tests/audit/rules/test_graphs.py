@@ -592,6 +592,30 @@ def other_loss(net, x, y):
     return F.cross_entropy(net(x), y), shown
 """,
 }
+CASES |= {
+    "two networks that are handed in, with an optimizer each": """
+def train(generator, critic, first, second, data):
+    for x in data:
+        fake = generator(x)
+        second.zero_grad()
+        (critic(fake).mean() - critic(x).mean()).backward()
+        second.step()
+        first.zero_grad()
+        (-critic(fake).mean()).backward()  # expect: GL719
+        first.step()
+""",
+    "a network that is handed in, under two heads with an optimizer each": """
+def train(backbone, net, module, first, second, data):
+    for x in data:
+        seen = backbone(x)
+        second.zero_grad()
+        net(seen).mean().backward()
+        second.step()
+        first.zero_grad()
+        module(seen).mean().backward()
+        first.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -64,6 +64,17 @@ CASES = {
         actions.append(-log_prob * advantage)
         critics.append(F.smooth_l1_loss(value, torch.tensor([R])))
     loss = torch.stack(actions).sum() + torch.stack(critics).sum()""",
+    "a ratio in a range": """
+    ratios = torch.exp(log_probs - rollouts.old_log_probs)
+    advantages = rollouts.returns - values
+    first = ratios * advantages  # expect: GL711
+    second = torch.clamp(ratios, 0.8, 1.2) * advantages  # expect: GL711
+    loss = 0.5 * agent.mse(values, rollouts.returns) - torch.min(first, second).mean()""",
+    "a ratio in a range, of numbers": """
+    ratios = torch.exp(log_probs - rollouts.old_log_probs)
+    advantages = rollouts.returns - values.detach()
+    first, second = ratios * advantages, torch.clamp(ratios, 0.8, 1.2) * advantages
+    loss = 0.5 * agent.mse(values, rollouts.returns) - torch.min(first, second).mean()""",
     "a regression of numbers": """
     advantage = rollouts.returns - rollouts.values
     value_loss = F.mse_loss(torch.tensor([1.0]), torch.tensor([2.0]))

@@ -33,6 +33,7 @@ CASES = {
     ),
     "a constant": ("CLIP = {bound}\ndef train():\n    if True:" + LOOP, "CLIP", "train()"),
     "a field": ("def train(settings):\n    if True:" + LOOP, "settings.clip", "train(Settings())"),
+    "a field of a class that nothing makes": ("def train(own: Settings):\n    if True:" + LOOP, "own.clip", ""),
     "a default": ("def train(clip={bound}):\n    if True:" + LOOP, "clip", "train()"),
     "a default of what nothing calls": ("def train(clip={bound}):\n    if True:" + LOOP, "clip", ""),
 }

@@ -22,7 +22,7 @@ PASSES = ("forward", "passed")
 
 
 def calls_wrapper(loop: TrainingLoop) -> bool:
-    return any(e.kind in PASSES and of_wrapper(e) for e in loop.events)
+    return any(e.kind in PASSES and e.value is not None and e.value.kind == "ddp" for e in loop.events)
 
 
 @scenario_rule("GL501", windows=True)

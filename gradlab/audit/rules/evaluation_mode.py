@@ -48,7 +48,8 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 def place(loop: TrainingLoop, event: Event, model: Value) -> tuple[str, ast.AST]:
     """An eval(); or, of a backward pass, the loop in which the network is called: there train() belongs."""
     passes = (e for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e))
-    called = (e for e in passes if event.kind == "backward" and overlap(e.value, model))  # type: ignore[arg-type]
+    beside = (e for e in passes if event.kind == "backward" and e.frames == event.frames[: len(e.frames)])
+    called = (e for e in beside if overlap(e.value, model))  # type: ignore[arg-type]
     at = next(called, event)
     around = loop.statement
     if event.kind != "backward" or around is None or all(part is not at.node for part in walk_text(around.node)):

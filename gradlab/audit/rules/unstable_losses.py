@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -60,7 +61,10 @@ def probabilities_for_logits(module: Module) -> Iterator[ast.AST]:
             continue
         blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
         without_gradient = {id(part) for block in blocks for part in walk(block)}
-        yield from (n for n in found if share(n.args[0], function) and id(n) not in without_gradient)
+        given = Counter(n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        given.update(a.arg for a in function.args.args)
+        shares = (n for n in found if share(n.args[0], function) and given[dotted(n.args[0])] < 2)
+        yield from (n for n in shares if id(n) not in without_gradient)
 
 
 def log_in_losses(module: Module) -> Iterator[ast.AST]:

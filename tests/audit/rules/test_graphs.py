@@ -584,6 +584,11 @@ def part_loss(net, x, y, robust):
         return F.cross_entropy(share, y)  # expect: GL609
     fct = nn.BCEWithLogitsLoss()
     return fct(torch.sigmoid(out), y) + F.cross_entropy(out, F.softmax(y, dim=1))  # expect: GL609
+def either_loss(out, y, squared):
+    if squared:
+        out = torch.sigmoid(out)
+        return F.mse_loss(out, y)
+    return F.binary_cross_entropy_with_logits(out, y)
 def evaluate_likelihood(net, x, y):
     return F.cross_entropy(net(x).softmax(-1), y)
 def other_loss(net, x, y):

@@ -24,14 +24,17 @@ MASTER_WEIGHTS = re.compile(
 @scenario_rule("GL215")
 def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
     for step in scenario.of("unscale", "step"):
-        scaler, optimizer = step.event.scaler, step.event.value
-        if scaler is None or scaler.kind != "scaler" or scaler.call is None or scaler.choice or "Shard" in scaler.maker:
+        optimizer, alternatives = step.event.value, step.event.scaler
+        there = alternatives.choice or ((TRUE, alternatives),) if alternatives is not None else ()
+        scalers = [(when, one) for when, one in there if one.kind == "scaler"]
+        if len(scalers) != 1 or optimizer is None or optimizer.choice:
             continue
-        if optimizer is None or optimizer.choice or not may_hold(scenario, scaler.enabled):
+        exists, scaler = scalers[0]
+        if scaler.call is None or "Shard" in scaler.maker or not may_hold(scenario, scaler.enabled):
             continue
         for when, model in (one for model in optimizer.trained for one in ((TRUE, model), *model.choice)):
             half = joined("and", [when, model.root().half_when])
-            always = half != FALSE and {*literals(half)} <= {*literals(scaler.enabled)}
+            always = half != FALSE and {*literals(half)} <= {*literals(exists), *literals(scaler.enabled)}
             if always and model.root().half_path == step.event.path:
                 yield Hit(step, (), model.root().half, when=scaler.enabled)
 

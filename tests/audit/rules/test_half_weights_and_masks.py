@@ -387,6 +387,40 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
+    "half weights where a scaler is made": """
+def train(args, net):
+    if args.half:
+        net.half()  # expect: GL215
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda") if args.half else None
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        if args.half:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        else:
+            loss.backward()
+            opt.step()
+""",
+    "half weights where none is made": """
+def train(args, net):
+    if args.half:
+        net.half()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = None if args.half else torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        else:
+            loss.backward()
+            opt.step()
+""",
     "half weights where there is no scaler": """
 half = bool(args.half)
 net = nn.Linear(8, 4)

@@ -120,7 +120,8 @@ def goes_over_terms(node: ast.expr) -> bool:
 def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     """`tensors`: those among the arguments, and in lists of them."""
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
-    made = tensors[0].derived("tensor", made_of=tensors if tail in JOINED and len(call.values) == len(tensors) == 1 else (), roots=roots_of(tensors))
+    whole = (tensors[0],) if tail in JOINED and len(call.values) == len(tensors) == 1 else ()  # of one list
+    made = tensors[0].derived("tensor", made_of=whole, roots=roots_of(tensors))
     made.parts = made.parts if tail in LINEAR else ()
     made.likelihood = any(bootstrapping.is_likelihood(tail, v) for v in tensors)
     if tail in ("sum", "mean"):

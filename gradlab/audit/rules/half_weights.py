@@ -32,7 +32,7 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
         exists, scaler = scalers[0]
         if scaler.call is None or "Shard" in scaler.maker or not may_hold(scenario, scaler.enabled):
             continue
-        for when, model in (one for model in optimizer.trained for one in ((TRUE, model), *model.choice)):
+        for when, model in (pair for one in optimizer.trained for pair in ((TRUE, one), *one.choice)):
             half = joined("and", [when, model.root().half_when])
             always = half != FALSE and {*literals(half)} <= {*literals(exists), *literals(scaler.enabled)}
             if always and model.root().half_path == step.event.path:

@@ -27,7 +27,8 @@ def weights_of_another(module: Module) -> Iterator[ast.AST]:
     inside = {id(part) for one in classes for part in walk(one)}
     functions = [one for one in nodes.of(ast.FunctionDef) if id(one) not in inside]
     within = inside | {id(part) for one in functions for part in walk(one)}
-    for scope in (*classes, *functions):
+    scopes: list[Scope] = [*classes, *functions]
+    for scope in scopes:
         yield from typed_wrong(scope, list(walk(scope)))
     yield from typed_wrong(module.source.tree, [part for part in walk(module.source.tree) if id(part) not in within])
 
@@ -43,8 +44,8 @@ def typed_wrong(scope: Scope, parts: list[ast.AST]) -> Iterator[ast.AST]:
         if not own or alike(name, network):
             continue
         meant = [one for one in names if one != name and not OPTIMIZED.search(one) and alike(name, one)]
-        used = {ast.unparse(part) for part in parts if isinstance(part, ast.Call) and not in_optimizer(part, name, held)}
-        if len(meant) == 1 and not any(text.startswith(f"{meant[0]}.parameters(") for text in used):
+        calls = [part for part in parts if isinstance(part, ast.Call) and not in_optimizer(part, name, held)]
+        if len(meant) == 1 and all(dotted(part.func) != f"{meant[0]}.parameters" for part in calls):
             yield call
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
+from gradlab.audit.rules.namesakes import whole_network
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import known, overlap, put_into_train
-from gradlab.audit.rules.namesakes import whole_network
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.project import Module
@@ -18,7 +18,6 @@ from gradlab.audit.trace.provenance import is_traced, sources
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, differentiable, same
 from gradlab.audit.trace.values import Event, Value
-
 
 SIGNATURE = re.compile(r"\bdef \w+\([^()]*\)")
 """What a function receives, where that shows no more than names."""

@@ -59,7 +59,8 @@ def in_block(block: list[ast.stmt], after: list[ast.stmt], plus: Set[int], answe
                 name = stored_name(one)
                 if not LOSS.search(name) or any(name in loaded(part) for part in loop.body):
                     continue
-                if (thrown_away(one, loop) or begun(name, one, loop, block[:i])) and goes_on(name, ahead, answers=answers):
+                lost = thrown_away(one, loop) or begun(name, one, loop, block[:i])
+                if lost and goes_on(name, ahead, answers=answers):
                     yield one
 
 

@@ -73,8 +73,8 @@ def compared(node: ast.AST) -> list[set[str]]:
         return []
     name = called_name(node) or getattr(node.func, "attr", "")
     if name in ("pow", "square"):
-        of_torch = not isinstance(node.func, ast.Attribute) or dotted(node.func.value) == "torch"
-        return [{ast.unparse(one) for one in (node.args[:1] if of_torch else [node.func.value])}]  # type: ignore[attr-defined]
+        own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) != "torch"
+        return [{ast.unparse(one) for one in ([getattr(node.func, "value")] if own else node.args[:1])}]  # noqa: B009
     sides = node.args[:2] if REGRESSIONS.search(name) else []
     return [{ast.unparse(one) for one in sides if not is_number(one)}] if len(sides) == 2 else []
 
@@ -85,7 +85,7 @@ def is_number(node: ast.expr) -> bool:
 
 
 def differences(function: ast.FunctionDef) -> dict[str, set[str]]:
-    """The names that a function binds once, to a difference, each with the texts of its sides that are not bound again."""
+    """The names that a function binds once, to a difference, each with the texts of its sides, if not bound again."""
     blocks = [n for n in walk(function) if isinstance(n, ast.With) and "no_grad" in contexts(n)]
     without = {id(part) for block in blocks for part in walk(block)}
     made = [one for n in walk(function) for one in bindings(n)]

@@ -131,7 +131,8 @@ def bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
         return [(dotted(node.func.value), node.args[-1])] if added and isinstance(node.func, ast.Attribute) else []
     if not isinstance(node, (ast.Assign, ast.AugAssign)):
         return []
-    return [(dotted(target), node.value) for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [(dotted(target), node.value) for target in targets]
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:

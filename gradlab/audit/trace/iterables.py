@@ -82,7 +82,7 @@ def every(value: Value) -> list[Value]:
 
 
 def filled(over: Value) -> Value | None:
-    """What stands for the items of a list that a loop fills; None for any other value, or where they may be anything."""
+    """What stands for the items of a list that a loop fills; None for anything else, or where they may be anything."""
     first = over.appended if over.kind == "list" and not over.items else None
     if first is None or first.blank:
         return None

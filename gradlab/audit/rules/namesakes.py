@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from gradlab.audit.knowledge.known_names import OPTIMIZER
+from gradlab.audit.knowledge.known_names import CLIPS, OPTIMIZER
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted, walk
@@ -37,25 +37,33 @@ def typed_wrong(scope: Scope, parts: list[ast.AST]) -> Iterator[ast.AST]:
     """The calls that make an optimizer of a network that has its own, while the one that it is named after has none."""
     made = [part for part in parts if isinstance(part, ast.Assign) and len(part.targets) == 1]
     held = [(dotted(one.targets[0]), network, one.value) for one in made if (network := whole_network(one.value))]
-    names = {dotted(one.targets[0]) for one in made if isinstance(one.value, ast.Call)}
+    names = {dotted(one.targets[0]) for one in made if any(called_name(part)[:1].isupper() for part in walk(one.value))}
     names |= {a.arg for a in scope.args.args} if isinstance(scope, ast.FunctionDef) else set()
+    names |= {dotted(part.func.value) for part in parts if is_parameters(part)}  # type: ignore[attr-defined]
     for name, network, call in held:
         own = any(other == network and another != name and alike(another, network) for another, other, _ in held)
         if not own or alike(name, network):
             continue
         meant = [one for one in names if one != name and not OPTIMIZED.search(one) and alike(name, one)]
-        calls = [part for part in parts if isinstance(part, ast.Call) and not in_optimizer(part, name, held)]
-        if len(meant) == 1 and all(dotted(part.func) != f"{meant[0]}.parameters" for part in calls):
+        given = [part for part in parts if isinstance(part, (ast.Assign, ast.AugAssign)) and mentions(part, meant)]
+        if len(meant) == 1 and all(name in map(dotted, getattr(one, "targets", [])) for one in given):
             yield call
 
 
-OPTIMIZED = re.compile(r"opt|sched|loss|crit", re.I)
+OPTIMIZED = re.compile(r"opt|sched|loss|criterion", re.I)
 """Names of what is no network."""
 
 
-def in_optimizer(part: ast.Call, name: str, held: list[tuple[str, str, ast.expr]]) -> bool:
-    """Whether a call gives the weights to an optimizer of this name, in another branch."""
-    return any(another == name and any(part is one for one in walk(call)) for another, _, call in held)
+def is_parameters(node: ast.AST) -> bool:
+    """`network.parameters()`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parameters"
+
+
+def mentions(node: ast.AST, networks: list[str]) -> bool:
+    """Whether something is made of the weights of one of these networks, and not of what clips them."""
+    clipped = {id(part) for call in walk(node) if called_name(call) in CLIPS for part in walk(call)}
+    weights = [part for part in walk(node) if is_parameters(part) and id(part) not in clipped]
+    return any(dotted(part.func.value) in networks for part in weights)  # type: ignore[attr-defined]
 
 
 def whole_network(node: ast.expr) -> str:
@@ -67,6 +75,8 @@ def whole_network(node: ast.expr) -> str:
 
 def alike(one: str, two: str) -> bool:
     """Whether two names tell the same object apart from others: `optimizer_D` and `netD`, or `discriminator`."""
-    first, second = ([w for w in map(str.lower, WORDS.findall(n)) if not GENERAL.fullmatch(w)] for n in (one, two))
+    first, second = (
+        [w for w in map(str.lower, WORDS.findall(n.split(".")[-1])) if not GENERAL.fullmatch(w)] for n in (one, two)
+    )
     pairs = list(zip_longest(first, second, fillvalue=""))
     return bool(pairs) and all(a and b and (a.startswith(b) or b.startswith(a)) for a, b in pairs)

@@ -33,7 +33,9 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         return
     for i, event in enumerate(loop.events):
         optimizer = event.value
-        if event.kind != "zero" or optimizer is None or optimizer.kind != "optimizer" or optimizer.choice:
+        if event.kind != "zero" or optimizer is None or optimizer.kind != "optimizer":
+            continue
+        if any(one.kind != "optimizer" or one.call is None for _, one in optimizer.choice):
             continue
         if anonymous(optimizer):
             continue

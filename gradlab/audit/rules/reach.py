@@ -27,6 +27,8 @@ PLAIN = re.compile(
     r"train|eval|to|cuda|cpu|module|training|device|dtype|(named_)?parameters|zero_grad|(load_)?state_dict"
 )
 """Attributes of a network that compute nothing."""
+LARGE = 1000
+"""The least bound that clips nothing."""
 
 
 @scenario_rule("GL712")
@@ -118,7 +120,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
 
 
 def clipped_again(scenario: Scenario) -> Iterator[Hit]:
-    """The same gradients are clipped twice in a row, for two optimizers or under two names of the norm."""
+    """The same gradients are clipped twice in a row, where others step too, or under two names of the norm."""
     for first, second in pairwise(scenario.of("clip")):
         calls = [s.event.call for s in (first, second)]
         if first.k != second.k or first.event is second.event or first.event.frames != second.event.frames:
@@ -127,12 +129,25 @@ def clipped_again(scenario: Scenario) -> Iterator[Hit]:
         between = scenario.steps[places[id(first)] + 1 : places[id(second)]]
         if any(s.kind in ("backward", "step", "zero", "unscale", "scale", "given") for s in between):
             continue
-        texts = {ast.unparse(one) for call in calls if call is not None for one in [ast.Tuple([call.func, *call.args])]}
-        ahead = takewhile(lambda s: s.kind != "backward", scenario.after(second))
-        stepped = {id(s.event.value) for s in ahead if s.kind == "step"}
-        bound = {dotted(n.targets[0]) for n in second.event.module.source.nodes.of(ast.Assign) if n.value in calls}  # type: ignore[union-attr]
-        if all(calls) and len(texts) == 1 and max(len(stepped), len(bound)) > 1:
+        length = (
+            1 if all(map(is_bound, (first, second))) else 9
+        )  # of another bound, the later may be the one that is meant
+        texts = {ast.unparse(ast.Tuple([call.func, *call.args[:length]])) for call in calls if call is not None}
+        steps = [
+            s.event.value for s in takewhile(lambda s: s.kind != "backward", scenario.after(second)) if s.kind == "step"
+        ]
+        networks = {model for optimizer in steps if optimizer is not None for model in optimizer.trained}
+        module = second.event.module
+        made = module.source.nodes.of(ast.Assign) if module is not None else []
+        names = {dotted(one.targets[0]) for one in made if one.value in calls}
+        if all(calls) and len(texts) == 1 and max(len({*map(id, steps)}), len(networks), len(names)) > 1:
             yield Hit(second, (first,))
+
+
+def is_bound(clip: Occurrence) -> bool:
+    """Whether a clip is to a number that is no way to measure the norm alone."""
+    bound = clip.event.bound.value if clip.event.bound is not None else None
+    return isinstance(bound, (int, float)) and bound < LARGE
 
 
 def of_frozen(value: Value) -> bool:

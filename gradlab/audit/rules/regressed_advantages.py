@@ -15,6 +15,8 @@ from gradlab.audit.source.syntax import called_name, dotted, walk
 
 REGRESSIONS = re.compile(r"mse|huber|l1_?loss", re.I)
 """Names of functions that compare a number with what it is to be."""
+SHARE = re.compile(r"(^|[._])(pi|probs?)(_\w+)?$", re.I)
+"""Names of the probabilities of actions."""
 SHAPES = {"clamp", "clip", "exp", "sum", "squeeze", "unsqueeze", "view", "reshape"}
 """Functions and methods that make ratios of logarithms, or keep what they are."""
 NUMBERS = {"tensor", "as_tensor", "Tensor", "FloatTensor", "from_numpy", "detach", "item"}
@@ -54,7 +56,8 @@ def likely(node: ast.AST, ratios: Set[str] = frozenset()) -> bool:
     """Whether an expression is the logarithm of an action's probability, by a name, or a ratio, in a range perhaps."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         inside = [node.func.value, *node.args[:1]] if node.func.attr in SHAPES else []
-        return node.func.attr == "log_prob" or any(likely(one, ratios) for one in inside)
+        shares = node.func.attr == "log" and any(SHARE.search(dotted(one)) for one in [node.func.value, *node.args])
+        return node.func.attr == "log_prob" or shares or any(likely(one, ratios) for one in inside)
     return dotted(node) in ratios or bool(LOGARITHM.search(dotted(node)))
 
 

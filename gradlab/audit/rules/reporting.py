@@ -28,9 +28,9 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
     for scenario in scenarios:
         seen = set()
         for hit in rule.scenario(scenario):
-            if hit.step.kind in ORDERED and any(
-                key in guard for guard, _ in scenario.own_guards(hit.step) for key in varying
-            ):
+            shared = frozenset(guard for other in hit.others for guard in other.guards)
+            own = scenario.own_guards(hit.step) - shared
+            if hit.step.kind in ORDERED and any(key in guard for guard, _ in own for key in varying):
                 continue  # where in the window it happens is not known
             related = [hit] if nested(loop, [hit.step, *hit.others], hit.loose) else []
             for one in [*related, replace(hit, others=())]:  # alone it is wrong wherever it happens

@@ -27,6 +27,10 @@ CASES = {
         "self.slow_opt = Adam(self.actor.parameters(), lr=1e-6)", False),
     "its own network has an optimizer too": ("actor", "critic", "self.actor_opt = Adam(self.actor.parameters())",
         "self.critic_opt = Adam(self.actor.parameters()); self.last = Adam(self.critic.parameters())", False),
+    "in one branch, and clipped": ("actor", "critic", "self.optimizer_actor = Adam(self.actor.parameters())",
+        "self.optimizer_critic = Adam(self.actor.parameters())  # expect: GL702\n        if args.fine:\n"
+        "            self.optimizer_critic = Adam(self.critic.parameters(), eps=1e-5)\n"
+        "        torch.nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)", False),
     "another in the other branch": ("policy", "critic", "self.critic_optim = Adam(self.critic.parameters())",
         "self.policy_optim = Adam(self.policy.parameters() if args.own else self.critic.parameters())", False),
 }  # fmt: skip

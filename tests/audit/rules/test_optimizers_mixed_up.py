@@ -269,6 +269,63 @@ def make(maker, judge):
     return second
 """,
 }
+CASES |= {
+    "one of two, with either rate": """
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+if fine:
+    first, second = torch.optim.SGD(judge.parameters(), lr=0.1), torch.optim.SGD(maker.parameters(), lr=0.1)
+else:
+    first, second = torch.optim.SGD(judge.parameters(), lr=1.0), torch.optim.SGD(maker.parameters(), lr=1.0)
+for x, y in loader:
+    first.zero_grad()
+    judge(maker(x).detach()).mean().backward()  # expect: GL713
+    second.zero_grad()
+    (-judge(maker(x))).mean().backward()
+    second.step()
+""",
+}
+CASES |= {
+    "zeroed with each loss of a network that begins later": """
+def train(maker, judge, first, second, start, accum):
+    count = 0
+    for x, y in loader:
+        count += 1
+        out = maker(x)
+        (F.mse_loss(out, y) / accum).backward()
+        if count > start:
+            (F.mse_loss(judge(out.detach()), y) / accum).backward()
+            if count % accum == 0:
+                second.step()
+            second.zero_grad()  # expect: GL306
+        if count % accum == 0:
+            first.step()
+            first.zero_grad()
+    second.step()
+    second.zero_grad()
+    first.step()
+    first.zero_grad()
+""",
+    "zeroed where no loss is": """
+def train(maker, judge, first, second, start, accum):
+    count = 0
+    for x, y in loader:
+        count += 1
+        out = maker(x)
+        (F.mse_loss(out, y) / accum).backward()
+        if count > start:
+            (F.mse_loss(judge(out.detach()), y) / accum).backward()
+            if count % accum == 0:
+                second.step()
+                second.zero_grad()
+        if count % accum == 0:
+            first.step()
+            first.zero_grad()
+    second.step()
+    second.zero_grad()
+    first.step()
+    first.zero_grad()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

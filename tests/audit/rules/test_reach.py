@@ -889,6 +889,24 @@ for x, y in loader:
     own.step()
 """,
 }
+CASES |= {
+    "one of two networks clipped twice, and both": """
+net, other = nn.Linear(8, 8), nn.Linear(8, 4)
+opt = torch.optim.SGD([{"params": net.parameters()}, {"params": other.parameters()}], lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(other(net(x)), y).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 3.0)
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL705
+    opt.step()
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(other(net(x)), y).backward()
+    norm = nn.utils.clip_grad_norm_(net.parameters(), float("inf"))
+    clipped = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    opt.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -75,6 +75,11 @@ CASES = {
     advantages = rollouts.returns - values.detach()
     first, second = ratios * advantages, torch.clamp(ratios, 0.8, 1.2) * advantages
     loss = 0.5 * agent.mse(values, rollouts.returns) - torch.min(first, second).mean()""",
+    "the logarithm of a probability, and a value that is computed twice": """
+    pi_a = agent.pi(rollouts.states).gather(1, rollouts.actions)
+    advantage = rollouts.returns - agent.v(rollouts.states)
+    loss = -torch.log(pi_a) * advantage + F.smooth_l1_loss(agent.v(rollouts.states), rollouts.returns.detach())  # expect: GL711
+    loss = loss.mean()""",
     "a regression of numbers": """
     advantage = rollouts.returns - rollouts.values
     value_loss = F.mse_loss(torch.tensor([1.0]), torch.tensor([2.0]))

@@ -95,10 +95,22 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             if any(overlap(one, model) for one in put_into_train(loop)):
                 yield event.path, event.node  # at the end of the first iteration
                 return
+        if here and id(event) not in conditional and (trained := pass_behind(loop, event, later)) is not None:
+            yield trained.path, trained.node
+            return
         if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
             again = [e for e in modes if e.name == "eval" and e.value is not None and overlap(e.value, model)]
             yield place(loop, event if here and len(again) == 1 else backward, model)
             return
+
+
+def pass_behind(loop: TrainingLoop, mode: Event, later: list[Event]) -> Event | None:
+    """The pass that trains a network, behind an eval() for a pass without gradients in the same iteration."""
+    passes = [e for e in later if e.kind == "forward" and e.value and mode.value and overlap(e.value, mode.value)]
+    meant = not differentiable(mode) or any(mode.value and overlap(one, mode.value) for one in put_into_train(loop))
+    if not meant or not passes or differentiable(passes[0]):
+        return None
+    return next((e for e in passes if differentiable(e)), None)
 
 
 def taken_back(model: Value, modes: list[Event]) -> bool:

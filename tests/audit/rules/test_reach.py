@@ -907,6 +907,37 @@ for x, y in loader:
     opt.step()
 """,
 }
+CASES |= {
+    "eval() for labels that it gives itself": """
+for x, y in loader:
+    with torch.no_grad():
+        net.eval()
+        labels = net(x).argmax(1)
+    opt.zero_grad()
+    out = net(x + 1)  # expect: GL707
+    F.cross_entropy(out, labels).backward()
+    opt.step()
+""",
+    "eval() for labels that it gives itself, taken back": """
+for x, y in loader:
+    with torch.no_grad():
+        net.eval()
+        labels = net(x).argmax(1)
+    net.train()
+    opt.zero_grad()
+    F.cross_entropy(net(x + 1), labels).backward()
+    opt.step()
+""",
+    "eval() for all of an iteration": """
+for x, y in loader:
+    net.eval()
+    with torch.no_grad():
+        labels = net(x).argmax(1)
+    opt.zero_grad()
+    F.cross_entropy(net(x + 1), labels).backward()
+    opt.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

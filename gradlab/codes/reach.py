@@ -36,8 +36,9 @@ for x, y in loader:
         code="GL702",
         name="weights-in-two-optimizers",
         severity="error",
-        message="two optimizers step on the same gradient of the same weights: each backward pass moves them twice",
-        why="The steps add up, with two learning rates and two sets of moments.",
+        message="two optimizers have the same weights, and both step on them",
+        why="Where both step on one gradient, the steps add up, with two learning rates and two sets of moments. Where "
+        "one of them was to have the weights of another network, nothing trains those.",
         wrong="""
 first = torch.optim.SGD(model.parameters(), lr=0.1)
 second = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -47,7 +48,7 @@ for x, y in loader:
     first.step()
     second.step()
 """.strip(),
-        fix="give each parameter to one optimizer, or zero the gradients between the steps",
+        fix="give each parameter to one optimizer, that of its own network, or zero the gradients between the steps",
         example="""
 first = torch.optim.SGD([p for p in model.parameters() if p.dim() > 1], lr=0.1)
 second = torch.optim.SGD([p for p in model.parameters() if p.dim() <= 1], lr=0.01)

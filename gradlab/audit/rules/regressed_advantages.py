@@ -37,10 +37,36 @@ def advantage_regressed_too(module: Module) -> Iterator[ast.AST]:
             continue
         reaching = reaching_backward(function)
         regressed = [pair for node in walk(function) if id(node) in reaching for pair in compared(node)]
-        for name, sides in differences(function).items():
-            if {name} in regressed or any(pair and pair <= sides for pair in regressed):
-                used = (node for node, found in products if id(node) in reaching and name in map(dotted, found))
-                yield from (node.left for node in used)
+        moving, values = set(), set()
+        for name, (left, right) in differences(function).items():
+            if {name} in regressed or any(pair and pair <= {left, right} for pair in regressed):
+                moving |= {name}
+                values |= {right} - {""}
+        moving |= made_with(function, values)
+        used = (node for node, found in products if id(node) in reaching and moving & {*map(dotted, found)})
+        yield from (node.left for node in used)
+
+
+def made_with(function: ast.FunctionDef, values: set[str]) -> set[str]:
+    """The names of sums that such a value is subtracted in, as each other difference is, and of what they go into."""
+    made = [one for node in walk(function) for one in bindings(node)]
+    cut = {
+        name for name, value in made if any(is_number(part) for part in walk(value)) and not isinstance(value, ast.Call)
+    }
+    found: set[str] = set()
+    while more := {name for name, value in made if name not in found | cut and goes_in(value, values, found)}:
+        found |= more
+    return found
+
+
+def goes_in(node: ast.expr, values: set[str], names: set[str]) -> bool:
+    """Whether arithmetic subtracts one of some values, or has one of some names as a term."""
+    if isinstance(node, ast.UnaryOp):
+        return goes_in(node.operand, values, names)
+    if isinstance(node, ast.BinOp):
+        subtracted = isinstance(node.op, ast.Sub) and ast.unparse(node.right) in values
+        return subtracted or goes_in(node.left, values, names) or goes_in(node.right, values, names)
+    return dotted(node) in names
 
 
 def factors(node: ast.expr) -> list[ast.expr]:
@@ -54,6 +80,8 @@ def factors(node: ast.expr) -> list[ast.expr]:
 
 def likely(node: ast.AST, ratios: Set[str] = frozenset()) -> bool:
     """Whether an expression is the logarithm of an action's probability, by a name, or a ratio, in a range perhaps."""
+    if isinstance(node, ast.Subscript):
+        return likely(node.value, ratios)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         inside = [node.func.value, *node.args[:1]] if node.func.attr in SHAPES else []
         shares = node.func.attr == "log" and any(SHARE.search(dotted(one)) for one in [node.func.value, *node.args])
@@ -82,13 +110,13 @@ def compared(node: ast.AST) -> list[set[str]]:
     return [{ast.unparse(one) for one in sides if not is_number(one)}] if len(sides) == 2 else []
 
 
-def is_number(node: ast.expr) -> bool:
+def is_number(node: ast.AST) -> bool:
     """Whether an expression makes numbers without a graph: `torch.tensor([r])`, `returns.detach()`."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NUMBERS
 
 
-def differences(function: ast.FunctionDef) -> dict[str, set[str]]:
-    """The names that a function binds once, to a difference, each with the texts of its sides, if not bound again."""
+def differences(function: ast.FunctionDef) -> dict[str, tuple[str, str]]:
+    """The names that a function binds once, to a difference, each with the texts of its sides; "" if bound again."""
     blocks = [n for n in walk(function) if isinstance(n, ast.With) and "no_grad" in contexts(n)]
     without = {id(part) for block in blocks for part in walk(block)}
     made = [one for n in walk(function) for one in bindings(n)]
@@ -102,8 +130,8 @@ def differences(function: ast.FunctionDef) -> dict[str, set[str]]:
         if times[name] == stored[name] == 1
     }
     last = {n.id: n.lineno for n in sorted(names, key=lambda n: n.lineno)}
-    sides = {name: (value.lineno, [value.left, value.right]) for name, value in found.items()}
-    return {
-        name: {ast.unparse(side) for side in own if last.get(dotted(side), 0) <= line}
-        for name, (line, own) in sides.items()
-    }
+
+    def text(side: ast.expr, line: int) -> str:
+        return ast.unparse(side) if last.get(dotted(side), 0) <= line else ""
+
+    return {name: (text(one.left, one.lineno), text(one.right, one.lineno)) for name, one in found.items()}

@@ -80,6 +80,26 @@ CASES = {
     advantage = rollouts.returns - agent.v(rollouts.states)
     loss = -torch.log(pi_a) * advantage + F.smooth_l1_loss(agent.v(rollouts.states), rollouts.returns.detach())  # expect: GL711
     loss = loss.mean()""",
+    "a sum of discounted errors": """
+    policy_loss, value_loss, gae, R = 0, 0, torch.zeros(1), torch.zeros(1)
+    for i in reversed(range(len(rollouts.rewards))):
+        R = 0.9 * R + rollouts.rewards[i]
+        advantage = R - values[i]
+        value_loss = value_loss + 0.5 * advantage.pow(2)
+        delta = rollouts.rewards[i] + 0.9 * values[i + 1] - values[i]
+        gae = 0.9 * gae + delta
+        policy_loss = policy_loss - log_probs[i] * gae  # expect: GL711
+    loss = policy_loss + value_loss""",
+    "a sum of discounted errors, and its numbers": """
+    policy_loss, value_loss, gae, R = 0, 0, torch.zeros(1), torch.zeros(1)
+    for i in reversed(range(len(rollouts.rewards))):
+        R = 0.9 * R + rollouts.rewards[i]
+        advantage = R - values[i]
+        value_loss = value_loss + 0.5 * advantage.pow(2)
+        delta = rollouts.rewards[i] + 0.9 * values[i + 1].detach() - values[i].detach()
+        gae = 0.9 * gae + delta
+        policy_loss = policy_loss - log_probs[i] * gae - log_probs[i] * gae.detach()
+    loss = policy_loss + value_loss""",
     "a regression of numbers": """
     advantage = rollouts.returns - rollouts.values
     value_loss = F.mse_loss(torch.tensor([1.0]), torch.tensor([2.0]))

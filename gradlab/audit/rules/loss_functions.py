@@ -93,7 +93,9 @@ def share(node: ast.AST | None, function: ast.FunctionDef) -> bool:
         return share(node.value, function)
     if isinstance(node, ast.Name):
         made = [n.value for n in walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
-        return len(made) == 1 and not isinstance(made[0], ast.Name) and share(made[0], function)
+        if len(made) != 1 or any(isinstance(part, ast.Name) and part.id == node.id for part in walk(made[0])):
+            return False
+        return not isinstance(made[0], ast.Name) and share(made[0], function)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):  # a softmax written out
         return called(node.left, "exp") is not None and next(named_calls(node.right, "exp"), None) is not None
     if not isinstance(node, ast.Call):

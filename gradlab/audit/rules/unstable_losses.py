@@ -63,7 +63,7 @@ def probabilities_for_logits(module: Module) -> Iterator[ast.AST]:
         without_gradient = {id(part) for block in blocks for part in walk(block)}
         given = Counter(n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         given.update(a.arg for a in function.args.args)
-        shares = (n for n in found if share(n.args[0], function) and given[dotted(n.args[0])] < 2)
+        shares = (n for n in found if given[dotted(n.args[0])] < 2 and share(n.args[0], function))
         yield from (n for n in shares if id(n) not in without_gradient)
 
 

@@ -589,6 +589,12 @@ def either_loss(out, y, squared):
         out = torch.sigmoid(out)
         return F.mse_loss(out, y)
     return F.binary_cross_entropy_with_logits(out, y)
+def squeezed_loss(net, x, y):
+    first, second = net(x).split(2)
+    first = first.squeeze(-1)
+    share = torch.softmax(first, -1)
+    share = share.squeeze(-1)
+    return F.cross_entropy(first, y) + F.cross_entropy(second, y) - share.mean()
 def evaluate_likelihood(net, x, y):
     return F.cross_entropy(net(x).softmax(-1), y)
 def other_loss(net, x, y):

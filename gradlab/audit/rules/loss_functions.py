@@ -87,22 +87,24 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
-def share(node: ast.AST | None, function: ast.FunctionDef) -> bool:
-    """softmax(x) or sigmoid(x), a part of it, or a name that is bound to it once: 0 is among what it may be."""
+def share(node: ast.AST | None, function: ast.FunctionDef, names: int = 9) -> bool:
+    """softmax(x) or sigmoid(x), a part of it, or a name that is bound to it once: 0 is among what it may be.
+
+    names: how many names it is followed through.
+    """
     if isinstance(node, ast.Subscript):
-        return share(node.value, function)
+        return share(node.value, function, names)
     if isinstance(node, ast.Name):
         made = [n.value for n in walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
-        if len(made) != 1 or any(isinstance(part, ast.Name) and part.id == node.id for part in walk(made[0])):
-            return False
-        return not isinstance(made[0], ast.Name) and share(made[0], function)
+        bound = len(made) == 1 and not isinstance(made[0], ast.Name)
+        return bound and names > 0 and share(made[0], function, names - 1)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):  # a softmax written out
         return called(node.left, "exp") is not None and next(named_calls(node.right, "exp"), None) is not None
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     if name in ("gather", "squeeze", "view", "reshape", "flatten") and isinstance(node.func, ast.Attribute):
-        return share(node.func.value, function)
+        return share(node.func.value, function, names)
     return name in ("softmax", "sigmoid")
 
 

@@ -42,7 +42,7 @@ def advantage_regressed_too(module: Module) -> Iterator[ast.AST]:
             if {name} in regressed or any(pair and pair <= {left, right} for pair in regressed):
                 moving |= {name}
                 values |= {right} - {""}
-        moving |= made_with(function, values)
+        moving |= made_with(function, values) if values else set()
         used = (node for node, found in products if id(node) in reaching and moving & {*map(dotted, found)})
         yield from (node.left for node in used)
 

@@ -23,6 +23,8 @@ CASES = {
         "self.optimizer_D = Adam(self.netD.parameters(), lr=1e-4)", False),
     "by its first letter": ("generator", "discriminator", "self.G_optim = Adam(self.generator.parameters())",
         "self.D_optim = Adam(self.generator.parameters())", True),
+    "one optimizer of a network of another name": ("actor", "critic", "self.critic_opt = Adam(self.actor.parameters())",
+        "self.last = [self.actor.parameters()]", False),
     "two rates of one network": ("actor", "critic", "self.actor_opt = Adam(self.actor.parameters())",
         "self.slow_opt = Adam(self.actor.parameters(), lr=1e-6)", False),
     "its own network has an optimizer too": ("actor", "critic", "self.actor_opt = Adam(self.actor.parameters())",

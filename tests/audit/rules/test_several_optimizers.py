@@ -302,6 +302,18 @@ def update(net, value, first, second, x, y):
     first.step()
 """,
 }
+CASES |= {
+    "a clip between the steps of two, of networks that are handed in": """
+def update(net, value, first, second, x, y):
+    first.zero_grad()
+    second.zero_grad()
+    (value(x) - y).pow(2).mean().backward()
+    second.step()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    net(x).mean().backward()
+    first.step()
+""",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -257,10 +257,16 @@ class FinishedRun(LossCourse):
 
     @cached_property
     def undecided(self) -> str | None:
-        """Why a run that is no better than a constant answer may just not be there yet; None if it should be."""
+        """Why a run that is no better than a constant answer may just not be there yet; None if it should be.
+
+        Where that answer is not known: than at its beginning.
+        """
         h = self.history
-        if self.constant is None or self.beats_constant or not self.long:
+        if self.beats_constant or not self.long:
             return None
+        if self.constant is None:
+            fell = h.began - h.end[0] > self.learning * abs(h.began) and h.attempts < self.plateau
+            return "losses differ too much from update to update to tell whether they fall" if fell else None
         if h.attempts < self.plateau:
             return f"ordinary training may need {self.plateau} updates to get there"
         if self.beats_constant_anywhere:

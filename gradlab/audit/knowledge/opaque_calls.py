@@ -91,6 +91,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         counted=owner if name in ("sum", "numel") and not call.values else None,
         summed=name == "sum",
         call=call.node if lengths else UNSET,
+        made_by=name if owner is None else "",
         path=engine.module.path,
         birth=owner.birth if owner is not None and configured else -1,
         alone=alone,

@@ -74,7 +74,7 @@ def architecture(loop: TrainingLoop) -> str:
     for event in loop.events:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
-            words |= dict.fromkeys([root.maker, root.name])
+            words |= dict.fromkeys([root.maker, root.made_by, root.name])
             for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
                 words |= attributes(node)
     return " ".join(words)

@@ -11,6 +11,7 @@ from gradlab.audit.rules.reporting import may_hold
 from gradlab.audit.rules.trainer_arguments import trainers
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted
+from gradlab.audit.trace.conditions import TRUE, joined
 from gradlab.audit.trace.scenarios import Scenario
 
 MASTER_WEIGHTS = re.compile(
@@ -26,11 +27,11 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
         scaler, optimizer = step.event.scaler, step.event.value
         if scaler is None or scaler.kind != "scaler" or scaler.call is None or scaler.choice or "Shard" in scaler.maker:
             continue
-        if optimizer is None or optimizer.choice or not may_hold(scenario, scaler.enabled):
-            continue
-        for model in optimizer.trained:
-            if model.half is not None and model.always_half and model.half_path == step.event.path:
-                yield Hit(step, (), model.half, when=scaler.enabled)
+        for chosen, one in (optimizer.choice or ((TRUE, optimizer),)) if optimizer is not None else ():
+            when = joined("and", [scaler.enabled, chosen])
+            for model in one.trained if may_hold(scenario, when) else ():
+                if model.half is not None and model.always_half and model.half_path == step.event.path:
+                    yield Hit(step, (), model.half, when=when)
 
 
 @text_rule("GL215")

@@ -73,6 +73,7 @@ class Value:
     alone: bool = False  # made by a call of a class that is not seen, which received nothing of the training
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
+    made_by: str = ""  # of what a function or class that is not seen made: its last name
     entry: ast.AST = UNSET  # the call of the function that `call` is in
     path: str = ""  # of the file of `call`
     through: Value | None = None  # the accelerator or Fabric that made it

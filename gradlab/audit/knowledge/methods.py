@@ -100,7 +100,7 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return lightning_method(call, owner)
     if kind in KINDS:
         return KINDS[kind](call, owner)
-    return append(call, owner) if name in ("append", "extend") and call.args else None
+    return append(call, owner) if name in ("append", "extend", "insert", "appendleft") and call.args else None
 
 
 def is_engine(call: CallSite) -> bool:
@@ -118,16 +118,17 @@ def is_manual_step(call: CallSite) -> bool:
 
 
 def append(call: CallSite, owner: Value) -> Value:
-    value = call.args[0]
+    value = call.args[-1]
     if value.kind == "gradient":
         call.emit("taken", value)
     if owner.kind in ("list", "unknown") and isinstance(call.node.func, ast.Attribute):
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark} | (roots_of(members(value)) & call.engine.tokens)
-    if owner.kind == "list" and call.name == "append" and any(v.kind == "tensor" for v in members(value)):
+    one = call.name != "extend"
+    if owner.kind in ("list", "unknown") and one and any(v.kind == "tensor" for v in members(value)):
         owner.appended = owner.appended or value
-    if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
+    if owner.kind == "list" and one and value.kind in ACTING:
         owner.items = [*owner.items, value]
     return Value()
 

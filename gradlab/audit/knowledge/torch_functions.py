@@ -61,7 +61,9 @@ def torch_function(call: CallSite) -> Value:
     if call.name == "sum" and (total := added_up(call)) is not None:
         return total
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
-        return tensor(roots=marks, opaque=True)
+        kept = tuple(a.appended for a in call.args if a.appended is not None)
+        origins = provenance(call.engine, call.node, kept)["origins"]
+        return tensor(roots=marks, opaque=True, origins=origins, made_of=kept if tail in JOINED else ())
     if tail in NEW and tail.endswith("_like"):
         return Value(made=True, traced=True, noise=tail in NOISE)
     given = call.values if "distributions." in call.name else call.args

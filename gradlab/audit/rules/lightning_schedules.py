@@ -46,7 +46,9 @@ class Scope(NamedTuple):
 def updates_in_epochs(module: Module) -> Iterator[ast.AST]:
     for one, scope in configured(module):
         if one.interval is None or ast.unparse(one.interval) == "'epoch'":
-            found = (text for text in lengths(one.call, scope.function) if not re.search(r"/ [\w.(]*(epoch|len\()", text))
+            found = (
+                text for text in lengths(one.call, scope.function) if not re.search(r"/ [\w.(]*(epoch|len\()", text)
+            )
             if any(UPDATES.search(text) for text in found) or receives_updates(one.call, scope):
                 yield one.node
 

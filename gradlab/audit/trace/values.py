@@ -94,7 +94,7 @@ class Value:
     inner: Value = UNSET  # of enumerate(): what is enumerated
     items: list[Value] = field(default_factory=list)  # of a list, a dictionary, zip()
     marks: frozenset[int] = NO_ROOTS  # of a list: of the tensors that were appended, see Event.mark, and tokens
-    appended: Value | None = None  # of a list: the first tensor that was appended, or tuple with one
+    appended: Value | None = None  # of a list: the first tensor that was appended, or tuple with one; of its items too
     # classes, their objects, and what can be called
     node: Any = UNSET  # the definition of a function, a class or a lambda
     module: Module = UNSET  # of the definition

@@ -139,6 +139,8 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     wrapper = next((v for v in (value, *members(value)) if v.kind == "ddp"), None) if name == "module" else None
     if wrapper is not None:
         return Value("model", f"{value.name}.module", raw=wrapper, of=wrapper.of, birth=value.birth)
+    if name == "module" and value.kind == "model" and not value.lineage:
+        return value  # wrapped where that is not seen
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
     if value.kind == "optimizer" and name == "defaults":

@@ -212,8 +212,10 @@ class Value:
         self.__dict__.update(facts)
 
     def become_tensor(self) -> None:
-        """An unknown value on which `.backward()` is called is a loss of unknown origin."""
-        self.update(kind="tensor", opaque=True, roots=frozenset([next(births)]), factors=())
+        """An unknown value on which `.backward()` is called is a loss of what a call that is not seen received."""
+        passes = tuple(e for e in self.chain if all(region.kind != "no_grad" for region in e.regions))
+        facts = {"roots": frozenset([next(births)]), "origins": self.origins or passes, "factors": ()}
+        self.update(kind="tensor", opaque=True, **facts)
 
     def taken_backward(self) -> None:
         """An unknown value that is scaled, or given to what calls its backward(), is a loss of unknown origin."""
@@ -307,7 +309,8 @@ class Event:
     passed (a call that computes a loss with a network); reduce (over ranks), average (a loss, over ranks), sync
     (DDP's own flag); given (gradients are assigned), taken (copied elsewhere), look (only read); keep (a tensor is
     retained with its graph); unstable (an operation may become non-finite); opaque (a call that could not be
-    followed); mode (a network is put into train() or eval()); yield (of a generator).
+    followed); mode (a network is put into train() or eval()); freeze (weights need no gradient from now on, or need
+    one again); yield (of a generator).
     """
 
     kind: str

@@ -59,7 +59,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
             value.region.kind = "unknown"  # what it enters is not seen
         if value.kind in SHARED and not inert(call, received) and not HARMLESS.match(name):
             (value if value.kind == "optimizer" else value.root()).update(thawed=True, shared=True)  # perhaps
-        if FREEZES.search(name):
+        if value.kind not in ("number", "bool", "none") and FREEZES.search(name):
             call.emit("freeze", value)
     receives = kinds_received(engine, owner, received)
     used = call.node is not engine.statement_call

@@ -79,7 +79,8 @@ def train(env, net):
         _, last = net(state)
         returns = torch.cat(returns_of(last, rewards, masks)){cut}
         values = torch.cat(values)
-        policy_loss = -(torch.cat(log_probs) * (returns - values).detach()).mean()
+        advantage = returns - values
+        policy_loss = -(torch.cat(log_probs) * advantage.detach()).mean()
         loss = policy_loss + {loss}  # expect: GL718
         optimizer.zero_grad()
         loss.backward()
@@ -146,6 +147,13 @@ def test_the_graph_of_a_return_is_cut(name, cut, tmp_path):
         text = text.replace("{" + key + "}", part)
     line = next(i for i, one in enumerate(text.split("\n"), 1) if "expect" in one)
     assert findings(text, tmp_path, "GL718", "GL711") == (set() if cut else {(line, "GL718")})
+
+
+def test_the_advantage_of_lists_is_not_moved(tmp_path):
+    text = RETURNS.replace("{cut}", ".detach()").replace("{loss}", "F.mse_loss(values, returns)")
+    assert findings(text, tmp_path, "GL711") == set()
+    text = text.replace("advantage.detach()", "advantage")
+    assert {code for _, code in findings(text, tmp_path, "GL711")} == {"GL711"}
 
 
 def test_a_critic_whose_gradients_nothing_uses_is_not_moved(tmp_path):

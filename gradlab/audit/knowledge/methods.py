@@ -223,14 +223,14 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         if not owner.lineage or "hook" in name:
             owner.root().last = UNKNOWN
         renew(engine, owner, call.args[-1] if call.args else Value())
-    elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
+    elif name in ("forward", "forward_features") or (name in ("loss", "evaluate_actions") and owner.kind == "model"):
         made = forward(engine, call.node, owner, call.args, call.keywords.values())
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)
         made = Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
-        if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
+        if name in ("training_step", "compute_loss", "log_prob"):
             made = tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
         computed = any(v.kind == "tensor" and v.forward is not None for v in call.values)  # by the wrapper already
         if owner.raw is not None and call.values and not computed and not HARMLESS.match(name):  # a forward pass

@@ -160,3 +160,26 @@ def test_a_critic_whose_gradients_nothing_uses_is_not_moved(tmp_path):
     text = AGENT.replace("{cut}", ".detach()").replace(".detach()).mean()", ").mean()")
     text = text.replace("self.critic_optimizer.zero_grad()", "self.critic.zero_grad()")
     assert findings(text, tmp_path, "GL718", "GL711") == set()
+
+
+EVALUATED = """
+from torch import optim
+class A2C:
+    def __init__(self, actor_critic):
+        self.actor_critic = actor_critic
+        self.optimizer = optim.RMSprop(actor_critic.parameters())
+    def update(self, batch, gamma):
+        obs, later, actions, rewards, masks = batch
+        values, log_probs, entropy = self.actor_critic.evaluate_actions(obs, actions)
+        ahead, _, _ = self.actor_critic.evaluate_actions(later, actions)
+        advantages = rewards + gamma * masks * ahead{cut} - values
+        self.optimizer.zero_grad()
+        (advantages.pow(2).mean() - (advantages.detach() * log_probs).mean() - entropy).backward()  # expect: GL718
+        self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("cut", ["", ".detach()"])
+def test_a_method_that_evaluates_actions_calls_the_network(cut, tmp_path):
+    found = findings(EVALUATED.replace("{cut}", cut), tmp_path, "GL718", "GL711")
+    assert found == (set() if cut else {(13, "GL718")})

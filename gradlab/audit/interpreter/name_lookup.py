@@ -90,6 +90,8 @@ def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> V
             if one.kind == "unknown" and one.given and value.lineage:
                 one.kind = class_usage(engine, value, name, dotted(node)) or kind_by_name(name) or "unknown"
         return known
+    if name == "module" and value.kind == "model" and not value.lineage:
+        return value  # wrapped where that is not seen
     made = known_attribute(engine, value, name, node)
     if made is None:
         made = unknown_attribute(engine, value, name, dotted(node))
@@ -139,8 +141,6 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     wrapper = next((v for v in (value, *members(value)) if v.kind == "ddp"), None) if name == "module" else None
     if wrapper is not None:
         return Value("model", f"{value.name}.module", raw=wrapper, of=wrapper.of, birth=value.birth)
-    if name == "module" and value.kind == "model" and not value.lineage:
-        return value  # wrapped where that is not seen
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
     if value.kind == "optimizer" and name == "defaults":

@@ -36,10 +36,11 @@ class Configured(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Where the names of an expression are bound: in a method of a Lightning module."""
+    """Where the names of an expression are bound: in a method of a Lightning module; left: how many are looked up."""
 
     function: Function
     owner: ast.ClassDef
+    left: int = 6
 
 
 @text_rule("GL409")
@@ -190,15 +191,13 @@ def written(node: ast.expr, scope: Scope) -> str:
 
 def value_of(node: ast.expr, scope: Scope) -> tuple[ast.expr, Scope]:
     """What a name, or an attribute of self, is bound to once, and where; anything else is itself."""
-    for _ in range(4):
-        found = bound(node, scope.function)
+    while scope.left:
+        found, there = bound(node, scope.function), scope.function
         if dotted(node).startswith("self."):
             methods = methods_of(scope.owner).values()
             made = [(b, m) for m in methods if (b := bound(node, m, attribute=True)) is not node]
-            if len(made) != 1:
-                break
-            found, scope = made[0][0], scope._replace(function=made[0][1])
+            found, there = made[0] if len(made) == 1 else (node, there)
         if found is node:
             break
-        node = found
+        node, scope = found, Scope(there, scope.owner, scope.left - 1)
     return node, scope

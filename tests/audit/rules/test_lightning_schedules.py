@@ -84,3 +84,10 @@ def test_an_interval_is_an_epoch_unless_it_is_given(plan, tmp_path):
         "[optimizer], [schedule]", "{'optimizer': optimizer, 'lr_scheduler': " + plan + "}"
     )
     assert len(findings(text, tmp_path, "GL409")) == 1
+
+
+def test_a_length_that_is_made_of_itself_is_not_followed_for_ever(tmp_path):
+    text = MODULE.replace("{schedule}", "{body}").replace(
+        "{body}", "half = half * 2\n        schedule = LambdaLR(optimizer, decay(half))"
+    )
+    assert findings(text, tmp_path, "GL409") == set()

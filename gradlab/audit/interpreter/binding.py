@@ -83,7 +83,7 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
         if value.value is True:
             own_gradient(owner)
         owner.traced = False
-        freeze(engine, target, owner, value.kind == "number" and value.value is False)
+        freeze(engine, target, owner, value)
     if target.attr == "last_epoch" and not engine.branches:
         owner.rewound = True
     if target.attr == SYNC_FLAG:

@@ -213,7 +213,7 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         call.emit("clip", owner, call=call.node)
     elif name in SAME_MODEL:
         if name == "requires_grad_":
-            freeze(engine, call.node, Value("params", of=owner), call.first is not None and call.first.value is False)
+            freeze(engine, call.node, Value("params", of=owner), call.first)
         cast(call, owner)
         set_mode(call, owner)
         return owner

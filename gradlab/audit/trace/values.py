@@ -309,8 +309,8 @@ class Event:
     passed (a call that computes a loss with a network); reduce (over ranks), average (a loss, over ranks), sync
     (DDP's own flag); given (gradients are assigned), taken (copied elsewhere), look (only read); keep (a tensor is
     retained with its graph); unstable (an operation may become non-finite); opaque (a call that could not be
-    followed); mode (a network is put into train() or eval()); freeze (weights need no gradient from now on, or need
-    one again); yield (of a generator).
+    followed); mode (a network is put into train() or eval()); freeze (weights may need no gradient from now
+    on); yield (of a generator).
     """
 
     kind: str

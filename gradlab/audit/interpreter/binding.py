@@ -84,7 +84,7 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
         if value.value is True:
             own_gradient(owner)
         owner.traced = False
-        freeze(engine, owner, value.kind == "number" and value.value is False)
+        freeze(engine, target, owner, value)
     if target.attr == "last_epoch" and not engine.branches:
         owner.rewound = True
     if target.attr == SYNC_FLAG:
@@ -99,7 +99,8 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
     items = value.items if value.kind == "list" else []
     name = dotted(part)
     if len(items) == count:
-        unnamed = (items[i].made and not items[i].name) or items[i].prepared is not None
+        kept = isinstance(part, ast.Attribute)
+        unnamed = (items[i].made and (kept or not items[i].name)) or items[i].prepared is not None
         if items[i].kind == "unknown" and unnamed and name:
             name_result(engine, part, items[i])
         return items[i]

@@ -179,6 +179,8 @@ def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
     handled = callee if owner is None and callee.framework else owner
     if callee.kind == "unknown" and callee.acting is False:
         handled = callee  # an attribute that the object made itself, which holds nothing of the training
+    if callee.kind == "unknown" and callee.within is not None:
+        handled = callee.within  # a method of a network, whatever holds it
     return opaque_call(replace(site, name=site.name or "call"), handled)
 
 

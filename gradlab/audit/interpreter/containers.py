@@ -62,7 +62,7 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
         made.update(traced=is_traced(value), origins=value.origins, cut=value.cut, cut_path=value.cut_path)
-        made.inside = value.inside
+        made.update(appended=value.appended, inside=value.inside)
         made.within = value if value.kind in ("model", "ddp") or value.within is not None else None
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = stepped(engine, node) or kind_by_name(node.slice.value) or "unknown"

@@ -75,12 +75,17 @@ def error(engine: Engine, node: ast.AST, difference: Value) -> frozenset[int]:
 
 def between(engine: Engine, node: ast.AST, one: Value, two: Value) -> frozenset[int]:
     for prediction, aim in ((one, unmoved(two)), (two, unmoved(one))):
-        passes = [[e for e in sources(one) if e.value is not None] for one in (prediction, aim)]
-        same = {e.value.root() for e in passes[0]} & {e.value.root() for e in passes[1]}  # type: ignore[union-attr]
-        other = {id(e) for e in passes[1]} - {id(e) for e in passes[0]}
+        beside = [prediction.appended] if prediction.kind == "unknown" and prediction.appended is not None else []
+        same = networks([prediction, *beside]) & networks([aim])
+        other = {id(e) for e in sources(aim)} - {id(e) for e in sources(prediction)}
         if same and other and with_data(aim, True):
             return marked(engine, node, "target", aim)
     return NO_ROOTS
+
+
+def networks(values: list[Value]) -> set[Value]:
+    """The networks that values come from; what is put into one list comes from the same as its other items."""
+    return {e.value.root() for one in values for e in sources(one) if e.value is not None}
 
 
 def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:

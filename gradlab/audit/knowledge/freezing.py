@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value, births
 
 
-def freeze(engine: Engine, weights: Value, off: bool) -> None:
-    """Set requires_grad of parameters, of one of them or of something unknown to False (`off`) or to something else."""
+def freeze(engine: Engine, node: ast.AST, weights: Value, to: Value | None) -> None:
+    """Set requires_grad of parameters, of one of them or of something unknown; None: to True."""
+    off = to is not None and to.value is False
+    if to is not None and to.value is not True:
+        engine.emit("freeze", node, weights)
     known = weights.kind in ("params", "param")
     if not off:
         theirs = [m for one in weights.items or [weights] for m in wholes(one.root())]

@@ -102,7 +102,7 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return lightning_method(call, owner)
     if kind in KINDS:
         return KINDS[kind](call, owner)
-    return append(call, owner) if name in ("append", "extend", "insert") and call.args else None
+    return append(call, owner) if name in ("append", "extend", "insert", "appendleft") and call.args else None
 
 
 def is_engine(call: CallSite) -> bool:
@@ -120,7 +120,7 @@ def is_manual_step(call: CallSite) -> bool:
 
 
 def append(call: CallSite, owner: Value) -> Value:
-    """append(), extend() or insert()."""
+    """append(), extend() or what puts one item in."""
     value = call.args[-1]
     if value.kind == "gradient":
         call.emit("taken", value)
@@ -128,9 +128,10 @@ def append(call: CallSite, owner: Value) -> Value:
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark} | (roots_of(members(value)) & call.engine.tokens)
-    if owner.kind == "list" and call.name != "extend":
+    one = call.name != "extend"
+    if one and (owner.kind == "list" or (owner.kind == "unknown" and any(v.kind == "tensor" for v in members(value)))):
         owner.appended = with_another(owner.appended, value)
-    if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
+    if owner.kind == "list" and one and value.kind in ACTING:
         owner.items = [*owner.items, value]
     return Value()
 
@@ -226,7 +227,7 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         call.emit("clip", owner, call=call.node)
     elif name in SAME_MODEL:
         if name == "requires_grad_":
-            freeze(engine, Value("params", of=owner), call.first is not None and call.first.value is False)
+            freeze(engine, call.node, Value("params", of=owner), call.first)
         cast(call, owner)
         set_mode(call, owner)
         return owner
@@ -236,14 +237,14 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         if not owner.lineage or "hook" in name:
             owner.root().last = UNKNOWN
         renew(engine, owner, call.args[-1] if call.args else Value())
-    elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
+    elif name in ("forward", "forward_features") or (name in ("loss", "evaluate_actions") and owner.kind == "model"):
         made = forward(engine, call.node, owner, call.args, call.keywords.values())
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)
         made = Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
-        if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
+        if name in ("training_step", "compute_loss", "log_prob"):
             made = tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
         computed = any(v.kind == "tensor" and v.forward is not None for v in call.values)  # by the wrapper already
         if owner.raw is not None and call.values and not computed and not HARMLESS.match(name):  # a forward pass

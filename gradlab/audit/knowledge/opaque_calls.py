@@ -32,6 +32,8 @@ MOVING = {"to", "cuda", "cpu", "float", "double", "half", "long", "type", "type_
 """Methods of a batch whose results are the same batch."""
 INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matplotlib", "yaml", "wandb", "omegaconf"}
 """Packages whose functions do nothing to gradients."""
+FREEZES = re.compile(r"requires_?grad|freeze|trainable|toggle", re.I)
+"""Names of functions that say whether weights need a gradient."""
 WHOLE = re.compile(r"(^|[._])(args?|cfg|conf(ig)?|opts?|params|h?params|settings|self|options)$", re.I)
 """Names of configurations."""
 CLASS = re.compile(r"[A-Z]\w*[a-z]|[A-Z]{2,}\d*$")
@@ -57,6 +59,8 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
             value.region.kind = "unknown"  # what it enters is not seen
         if value.kind in SHARED and not inert(call, received) and not HARMLESS.match(name):
             (value if value.kind == "optimizer" else value.root()).update(thawed=True, shared=True)  # perhaps
+        if value.kind not in ("number", "bool", "none") and FREEZES.search(name):
+            call.emit("freeze", value)
     receives = kinds_received(engine, owner, received)
     used = call.node is not engine.statement_call
     if used and COMPUTES_LOSS.match(name):
@@ -91,6 +95,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         counted=owner if name in ("sum", "numel") and not call.values else None,
         summed=name == "sum",
         call=call.node if lengths else UNSET,
+        made_by=name if owner is None else "",
         path=engine.module.path,
         birth=owner.birth if owner is not None and configured else -1,
         alone=alone,
@@ -130,7 +135,7 @@ def count_of(number: Value, name: str) -> Value:
 def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -> set[str]:
     """Kinds of what a call receives and might act on; "self": what its object holds; "tensor": a loss among them."""
     receives = {v.kind for v in received} & ACTING
-    if owner is not None and owner.framework:
+    if owner is not None and owner.framework and (owner.kind != "model" or owner.lineage):
         owner.received_training = owner.received_training or bool(receives & HOLDING)
         shows = engine.without_gradient and owner is not engine.selves[0]  # an evaluation, which updates nothing
         if not shows and may_hold_optimizer(engine, owner) and not (receives <= DATA and LOGGERS.search(owner.name)):

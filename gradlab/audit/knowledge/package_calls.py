@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.constructors import constant, construct
-from gradlab.audit.knowledge.known_names import CALLED_LOSS, CLIPS, LOSS_FUNCTION, kind_made
+from gradlab.audit.knowledge.known_names import CALLED_LOSS, CLIPS, FACTORY, LOSS_FUNCTION, kind_made
 from gradlab.audit.knowledge.losses import forward, loss
-from gradlab.audit.knowledge.opaque_calls import opaque_call, pass_networks
+from gradlab.audit.knowledge.opaque_calls import DATA, opaque_call, pass_networks
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
 from gradlab.audit.source.syntax import dotted
@@ -35,7 +35,9 @@ def library_call(call: CallSite) -> Value:
         and call.first is not None
         and call.first.kind == "tensor"
     )
-    if (LOSS_FUNCTION.match(tail) or named) and (call.args or (call.compared and call.name.startswith("torch."))):
+    makes = FACTORY.match(tail) is not None and all(v.kind not in DATA for v in call.values)  # the function itself
+    called = bool(call.args) or (bool(call.compared) and call.name.startswith("torch."))
+    if (LOSS_FUNCTION.match(tail) or named) and called and not makes:
         pass_networks(call)
         reduction = constant(call.keywords.get("reduction"), "mean", "unknown")
         return loss(call.engine, call.node, call.compared, reduction, "ignore_index" in call.keywords, call.name)

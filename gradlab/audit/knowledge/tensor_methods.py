@@ -151,5 +151,5 @@ def parameter_method(call: CallSite, owner: Value) -> Value:
     elif name in ("detach", "view", "flatten"):
         return owner
     elif name == "requires_grad_":
-        freeze(call.engine, owner, call.first is not None and call.first.value is False)
+        freeze(call.engine, call.node, owner, call.first)
     return Value("measured")

@@ -63,7 +63,11 @@ def torch_function(call: CallSite) -> Value:
         return total
     call = replace(call, args=[filled(a) or a for a in call.args])
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
-        return tensor(roots=marks, opaque=True)
+        kept = tuple(a.appended for a in call.args if a.appended is not None)
+        origins = provenance(call.engine, call.node, kept)["origins"]
+        joined = kept if tail in JOINED else ()
+        likely = any(bootstrapping.is_likelihood(tail, one) for one in joined)
+        return tensor(roots=marks, opaque=True, origins=origins, made_of=joined, likelihood=likely)
     if tail in NEW and tail.endswith("_like"):
         return Value(made=True, traced=True, noise=tail in NOISE)
     given = call.values if "distributions." in call.name else call.args

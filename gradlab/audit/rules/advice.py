@@ -81,7 +81,8 @@ def architecture(loop: TrainingLoop) -> str:
     for event in loop.events:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
-            words |= dict.fromkeys([root.maker, root.name])
+            chosen = map(ast.unparse, root.call.args[:1] if root.call is not None else ())  # `create_model("resnet50")`
+            words |= dict.fromkeys([root.maker, root.made_by, root.name, *chosen])
             for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
                 words |= attributes(node)
     return " ".join(words)

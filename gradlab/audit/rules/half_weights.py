@@ -27,16 +27,18 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
         optimizer, alternatives = step.event.value, step.event.scaler
         there = alternatives.choice or ((TRUE, alternatives),) if alternatives is not None else ()
         scalers = [(when, one) for when, one in there if one.kind == "scaler"]
-        if len(scalers) != 1 or optimizer is None or optimizer.choice:
+        if len(scalers) != 1 or optimizer is None:
             continue
         exists, scaler = scalers[0]
-        if scaler.call is None or "Shard" in scaler.maker or not may_hold(scenario, scaler.enabled):
+        if scaler.call is None or "Shard" in scaler.maker:
             continue
-        for when, model in (pair for one in optimizer.trained for pair in ((TRUE, one), *one.choice)):
-            half = joined("and", [when, model.root().half_when])
-            always = half != FALSE and {*literals(half)} <= {*literals(exists), *literals(scaler.enabled)}
-            if always and model.root().half_path == step.event.path:
-                yield Hit(step, (), model.root().half, when=scaler.enabled)
+        for chosen, one in optimizer.choice or ((TRUE, optimizer),):
+            stepped = joined("and", [scaler.enabled, chosen])
+            for when, model in (pair for held in one.trained for pair in ((TRUE, held), *held.choice)):
+                half = joined("and", [when, model.root().half_when])
+                always = half != FALSE and {*literals(half)} <= {*literals(exists), *literals(stepped)}
+                if always and model.root().half_path == step.event.path and may_hold(scenario, stepped):
+                    yield Hit(step, (), model.root().half, when=stepped)
 
 
 @text_rule("GL215")

@@ -33,6 +33,8 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
         return True if step.event.owner is optimizer else None
     if optimizer is None or optimizer.kind == "tensor":
         return None
+    if value is not None and apart(value, optimizer):
+        return False
     if len(loop.optimizers()) <= 1:
         return True
     if value is None:
@@ -52,6 +54,15 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
         root is m or bool(root.name and root.name == m.name and root.call is m.call and not (root.built and m.built))
         for m in trained
     )
+
+
+def apart(one: Value, two: Value) -> bool:
+    """Whether two optimizers are made here of different networks, neither of which is a part of the other."""
+    if one.call is None or two.call is None or one.choice or two.choice or same(one, two):
+        return False
+    held = [(a.root(), b.root()) for a in one.trained for b in two.trained]
+    both = bool(held) and not (one.some or two.some)
+    return both and not any(a is b or is_part(a, b) or is_part(b, a) for a, b in held)
 
 
 def partial_zero(scenario: Scenario, zero: Occurrence) -> bool:

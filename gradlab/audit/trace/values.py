@@ -73,6 +73,7 @@ class Value:
     alone: bool = False  # made by a call of a class that is not seen, which received nothing of the training
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
+    made_by: str = ""  # of what a function or class that is not seen made: its last name
     entry: ast.AST = UNSET  # the call of the function that `call` is in
     path: str = ""  # of the file of `call`
     through: Value | None = None  # the accelerator or Fabric that made it
@@ -211,8 +212,10 @@ class Value:
         self.__dict__.update(facts)
 
     def become_tensor(self) -> None:
-        """An unknown value on which `.backward()` is called is a loss of unknown origin."""
-        self.update(kind="tensor", opaque=True, roots=frozenset([next(births)]), factors=())
+        """An unknown value on which `.backward()` is called is a loss of what a call that is not seen received."""
+        passes = tuple(e for e in self.chain if all(region.kind != "no_grad" for region in e.regions))
+        facts = {"roots": frozenset([next(births)]), "origins": self.origins or passes, "factors": ()}
+        self.update(kind="tensor", opaque=True, **facts)
 
     def taken_backward(self) -> None:
         """An unknown value that is scaled, or given to what calls its backward(), is a loss of unknown origin."""
@@ -306,7 +309,8 @@ class Event:
     passed (a call that computes a loss with a network); reduce (over ranks), average (a loss, over ranks), sync
     (DDP's own flag); given (gradients are assigned), taken (copied elsewhere), look (only read); keep (a tensor is
     retained with its graph); unstable (an operation may become non-finite); opaque (a call that could not be
-    followed); mode (a network is put into train() or eval()); yield (of a generator).
+    followed); mode (a network is put into train() or eval()); freeze (weights may need no gradient from now
+    on); yield (of a generator).
     """
 
     kind: str

@@ -130,6 +130,72 @@ for batch in loader:
     scaler.step(opt)
     scaler.update()
 """,
+    "half weights in a function, an optimizer by another, perhaps one that is loaded": """
+from files import load
+def build(width):
+    net = nn.Linear(8, width)
+    net = net.to("cuda").half()  # expect: GL215
+    copy = nn.Linear(8, width) if width > 4 else None
+    return net, copy
+def define(net):
+    return torch.optim.Adam(net.parameters(), lr=0.1)
+def train(net, opt, scaler):
+    for x, y in loader:
+        net.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def main(args):
+    scaler = torch.amp.GradScaler("cuda")
+    net, copy = build(args.width)
+    opt = define(net)
+    if args.resumed:
+        net, opt = load(net, opt, args.resumed)
+    for epoch in range(9):
+        train(net, opt, scaler)
+""",
+    "right: half weights only for what is given an optimizer without a scaler": """
+def build(half):
+    net = nn.Linear(8, 4).cuda()
+    if half:
+        net = net.half()
+    return net
+def train(net, opt, scaler):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def main(args):
+    net = build(args.half)
+    if args.half:
+        opt = torch.optim.SGD([p.clone().float() for p in net.parameters()], lr=0.1)
+    else:
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    train(net, opt, torch.amp.GradScaler("cuda", enabled=not args.half))
+""",
+    "right: half weights by to and a second network in fp32 that is trained": """
+def build():
+    teacher, net = nn.Linear(8, 4).half(), nn.Linear(8, 4)
+    return teacher.cuda(), net.cuda()
+def define(net):
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+teacher, net = build()
+opt, scaler = define(net), torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        aim = teacher(x.half())
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.mse_loss(net(x), aim.float())
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
     "right: back in fp32": """
 net = nn.Linear(8, 4).half()
 net = net.float()

@@ -327,6 +327,44 @@ def train(maker, judge, first, second, start, accum):
 """,
 }
 
+NAMED = """
+from nets import make
+def train(config):
+    nets = make(config)
+    optims = {"g": torch.optim.Adam(nets["g"].parameters()), "d": torch.optim.Adam(nets["d"].parameters())}
+    for x, y in loader:
+        made = nets["g"](x)
+        optims["d"].zero_grad()
+        (nets["d"](x).mean() - nets["d"](made.detach()).mean()).backward()MARK
+        optims["g"].zero_grad()
+        (-nets["d"](made).mean()).backward()
+        optims["g"].step()
+"""
+STEPPED = {
+    "never": ("  # expect: GL713", ""),
+    "elsewhere": ("", "        finish(optims['d'])\ndef finish(one):\n    one.step()\n"),
+    "with all": ("", "        for one in optims.values():\n            one.step()\n"),
+    "by what is not seen": ("", "    return optims\n"),
+}
+for name, (mark, more) in STEPPED.items():
+    CASES[f"of a dictionary, stepped {name}"] = NAMED.replace("MARK", mark) + more
+CASES["a helper of the one never steps, and the other now and then"] = """
+def judged(maker, judge, of_judge, x):
+    of_judge.zero_grad()
+    (judge(maker(x).detach()).mean() - judge(x).mean()).backward()  # expect: GL713
+def made(maker, judge, opt, x):
+    opt.zero_grad()
+    (-judge(maker(x)).mean()).backward()
+    opt.step()
+def train():
+    maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+    one, two = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        judged(maker, judge, two, x)
+        if i % 5 == 0:
+            made(maker, judge, one, x)
+"""
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_optimizer_has_weights_and_steps_of_its_own(name, tmp_path):

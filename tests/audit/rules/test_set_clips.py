@@ -62,3 +62,13 @@ def test_a_default_that_turns_clipping_off_is_not_tight(bound, tmp_path):
     text += "def train(args):\n    if args.grad_clip > 0:" + LOOP.format(clip="args.grad_clip") + "\ntrain(parse())"
     (tmp_path / "a.py").write_text(text)
     assert len(audited(tmp_path / "a.py", "GL804")) == (bound == "1.0")
+
+
+@pytest.mark.parametrize(
+    "network", ["PreActResNet18()", "models.resnet20()", "timm.create_model('resnet50')", "Mixer()"]
+)
+def test_the_name_of_a_class_that_is_not_seen_says_what_is_clipped(network, tmp_path):
+    text = HEAD + f"import models, timm\nfrom nets import PreActResNet18, Mixer\nmodel = {network}.cuda()\n"
+    text += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nif True:\n    while True:"
+    (tmp_path / "a.py").write_text(text + LOOP.format(clip="0.5").replace("        ", "            "))
+    assert len(audited(tmp_path / "a.py", "GL804")) == (network != "Mixer()")

@@ -437,7 +437,7 @@ for x, y in loader:
         code="GL717",
         name="losses-thrown-away",
         severity="warning",
-        message="not all of the losses that are computed here in an update go backward",
+        message="not all of the losses of an update go backward",
         why="They are overwritten: backward() stands after the loop over batches, tasks or layers, and not in "
         "it, or they were to be added up. Or a term is logged, and not part of the loss.",
         wrong="""

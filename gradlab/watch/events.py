@@ -167,6 +167,8 @@ class ClipCall:
     site: CallSite | None
     num_accumulated: int
     """Backward passes in the gradient at the time."""
+    handed_from: CallSite | None = None
+    """The line that says what is clipped, in a loop of several optimizers."""
 
 
 @dataclass

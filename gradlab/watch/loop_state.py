@@ -14,10 +14,11 @@ from torch import nn
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.arguments import is_fsdp1, parameter_names
-from gradlab.watch.call_site import CallSite, call_stack
+from gradlab.watch.call_site import CallSite, call_site, call_stack
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, FollowedUpdate, Reader
+from gradlab.watch.order_sites import order_site
 from gradlab.watch.output.optimizer_output import OptimizerOutput
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.readers.aliases import Aliases
@@ -62,6 +63,8 @@ WANTED = {*FOLLOWED, LATE}
 """Updates after which the next one is followed."""
 COMPILERS = ("torch._inductor.compiler_bisector", "torch._dynamo.backends.debugging")
 """Modules that `torch.compile` imports, of one backend and of the others, before anything is compiled."""
+OF_ORDER = {"unscale-twice", "unscale-every-micro-batch", "update-every-micro-batch", "zero-grad-missing"}
+"""Mistakes of when a call is made, or of one that is missing beside it."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
 
@@ -118,7 +121,7 @@ class LoopState:
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
         readers += [
             self.reads,
-            SampleAxes(),
+            SampleAxes(models),
             TokenMasks(),
             IdleTerms(models),
             self.drawn,
@@ -294,6 +297,8 @@ class LoopState:
         """at_end: the whole loop is judged. update: from which one on, where that is not the one under way."""
         if site is not None and site == self.trainer_site:
             site = self.user_site or site
+        elif name in OF_ORDER and site == call_site():  # the call is running
+            site = order_site()
         if update is None and not at_end:
             counted = name in KNOWN_AFTER_STEP and tracker.attempts > 0
             update = tracker.attempts + (not counted)

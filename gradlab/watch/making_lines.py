@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from torch import nn
 
-from gradlab.watch.call_site import USER, CallSite, call_site, origin
+from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
+from gradlab.watch.events import Violation
 from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, value_of, walk
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
-"""Functions one around the other that hand a length on."""
+"""Functions one around the other that hand on what they were given."""
+METHODS = {"backward", "step"}
+"""Those whose owner is what they are about."""
+WEIGHTS, SETTINGS = slice(0, 1), slice(1, None)
+"""Of what an optimizer or a schedule is given: what it moves, and how."""
 
 
 def making_line(thing: Any, step_site: CallSite | None) -> CallSite | None:
@@ -32,21 +38,65 @@ def making_line(thing: Any, step_site: CallSite | None) -> CallSite | None:
     return (found[0][0], line(found[0][1])) if len(found) == 1 else None
 
 
-def handed_line(thing: Any, step_site: CallSite | None) -> CallSite | None:
-    """The same of a schedule; where the function that makes it is handed its length, and has but one call, that."""
-    site, files = making_line(thing, step_site), files_of(step_site)
+def deciding_line(thing: Any, step_site: CallSite | None, part: slice = SETTINGS) -> CallSite | None:
+    """The line that says what an optimizer or a schedule is made of: in the function that makes it, or, where that is
+    handed it as it is, the call of that function. part: what is asked for."""
+    site = making_line(thing, step_site)
+    if site is None:
+        return None
+    files, callers = files_of(step_site, site), [site]
     for _ in range(DEPTH):
-        name = handing_function(site) if site is not None else ""
-        calls = calls_of(files, name) if name else []
-        if len(calls) != 1:
+        inner = line_inside(files, callers[-1], type(thing).__name__)
+        if inner is None or inner in callers:
             break
-        site = calls[0][0], line(calls[0][1])
+        callers.append(inner)
+    for _ in range(DEPTH):
+        site = callers.pop()
+        name = handing_function(site, part)
+        calls = calls_of(files, name) if name and not callers else []
+        callers += [(code, line(node)) for code, node in calls if len(calls) == 1]
+        if not name or not callers:
+            break
     return site
 
 
-def files_of(step_site: CallSite | None) -> list[CodeType]:
-    """One code object of each."""
-    return list({site[0].co_filename: site[0] for site in (call_site(), step_site) if site is not None}.values())
+def made_at(
+    name: str,
+    thing: Any,
+    site: CallSite | None,
+    detail: str,
+    *since: int,
+    part: slice = SETTINGS,
+    used: str = "it is stepped at",
+) -> Violation:
+    """What is wrong with how something is made is named there, if that is known; else where it is used."""
+    made = deciding_line(thing, site, part)
+    if made is None or made == site:
+        return name, site, detail, *since  # type: ignore[return-value]
+    place = f"{used} {format_site(site)}"
+    return name, made, "; ".join(each for each in (detail, place) if each), *since  # type: ignore[return-value]
+
+
+def line_inside(files: list[CodeType], site: CallSite, kind: str) -> CallSite | None:
+    """Of a call, at a line, of a function in these files: the only call in it of a class of this name, or the only one
+    whose result it returns."""
+    calls = [n for n in ast.walk(parsed(site[0])) if isinstance(n, ast.Call) and n.lineno == site[1]]
+    names = {name_of(call) for call in calls} - {kind}
+    found = [(c, n) for c in files for n in ast.walk(parsed(c)) if isinstance(n, FUNCTIONS) and n.name in names]
+    if len(found) != 1:
+        return None
+    code, nodes = found[0][0], list(walk(found[0][1].body))
+    kept = {target.id: value for n in nodes for target, value in assigned_in(n) if isinstance(target, ast.Name)}
+    returned = [n.value for n in nodes if isinstance(n, ast.Return)]
+    ends = [n for each in returned if isinstance(n := kept.get(getattr(each, "id", ""), each), ast.Call)]
+    of_kind = [n for n in nodes if isinstance(n, ast.Call) and name_of(n) == kind]
+    made = of_kind or ends
+    return (code, line(made[0])) if len(made) == 1 else None
+
+
+def files_of(*sites: CallSite | None) -> list[CodeType]:
+    """One code object of each, and of the file that runs."""
+    return list({site[0].co_filename: site[0] for site in (call_site(), *sites) if site is not None}.values())
 
 
 def calls_of(files: list[CodeType], name: str) -> list[tuple[CodeType, ast.Call]]:
@@ -80,6 +130,36 @@ def assigned_in(node: ast.AST) -> list[tuple[Any, Any]]:
     if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
         return list(zip(node.targets[0].elts, node.value.elts, strict=False))
     return [(node.targets[0], node.value)]
+
+
+def attribute_line(owner: Any, name: str) -> CallSite | None:
+    """The first line in the user's class of an object that assigns an attribute of it."""
+    for kind in type(owner).__mro__:
+        code = getattr(vars(kind).get("__init__"), "__code__", None)
+        if code is None or origin(code.co_filename) != USER:
+            continue
+        classes = [n for n in ast.walk(parsed(code)) if isinstance(n, ast.ClassDef) and n.name == kind.__name__]
+        nodes = [n for each in classes for n in ast.walk(each) if isinstance(n, (ast.Assign, ast.AnnAssign))]
+        targets = [(n, t) for n in nodes for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
+        found = [line(n) for n, t in targets if isinstance(t, ast.Attribute) and t.attr == name]
+        if found:
+            return code, min(found)
+    return None
+
+
+def layer_line(models: Iterable[nn.Module], weight: Any, site: CallSite | None) -> CallSite | None:
+    """The line that makes the layer of a weight which may have the batch first, as one of recurrence or attention: the
+    only call of its class, or the line of its class's owner that holds it."""
+    names = ((model, name) for model in models for name, p in model.named_parameters() if p is weight)
+    model, name = next(names, (None, ""))
+    owner: Any = model
+    for key in name.split(".")[:-1] if model is not None else ():
+        layer = owner.get_submodule(key)
+        if hasattr(layer, "batch_first"):
+            calls = calls_of(files_of(site), type(layer).__name__)
+            return (calls[0][0], line(calls[0][1])) if len(calls) == 1 else attribute_line(owner, key)
+        owner = layer
+    return None
 
 
 def held_by(thing: Any) -> set[str]:
@@ -116,9 +196,16 @@ def made(files: list[CodeType], names: set[str]) -> Iterator[tuple[str, CodeType
                     yield name, code, value
 
 
-def handing_function(site: CallSite) -> str:
-    """The name by which the function around a call is called, if what the call is given besides its first argument are
-    its own parameters, not computed in it; a lambda's, or a function's in it, are what these read. Empty otherwise."""
+@functools.lru_cache(maxsize=1000)
+def handed_from(stack: tuple[CallSite, ...]) -> CallSite | None:
+    """Of functions that are running, the innermost first, the line of the first one that was not handed what the call
+    is about: the weights that are clipped, the loss that goes backward, or the optimizer that steps."""
+    return next((site for site in stack if not handing_function(site, WEIGHTS)), stack[0] if stack else None)
+
+
+def handing_function(site: CallSite, part: slice) -> str:
+    """The name by which the function around a call is called, if this part of what the call is given are its own
+    parameters, not computed in it; a lambda's, or a function's in it, are what these read. Empty otherwise."""
     nodes: list[Any] = list(ast.walk(parsed(site[0])))
     around = [n for n in nodes if isinstance(n, FUNCTIONS) and n.lineno <= site[1] <= (n.end_lineno or 0)]
     calls = [n for n in nodes if isinstance(n, ast.Call) and n.lineno == site[1]]
@@ -127,13 +214,16 @@ def handing_function(site: CallSite) -> str:
     function, call = around[-1], calls[0]
     inner = {n.name: n for n in walk(function.body) if isinstance(n, FUNCTIONS)}
     parameters = {a.arg for a in [*function.args.args, *function.args.kwonlyargs]} - {"self"}
-    given = [*call.args[1:], *(k.value for k in call.keywords)]
+    owner = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS else []
+    given = [*owner, *call.args, *(k.value for k in call.keywords)][part]
     read = set[str]()
     for each in given:
-        part: ast.AST = inner.get(getattr(each, "id", ""), each)
-        if isinstance(part, (ast.Name, ast.Lambda, *FUNCTIONS)):
-            read |= {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
-        elif not isinstance(part, ast.Constant):
+        whole = isinstance(each, ast.Call) and name_of(each) == "parameters" and not each.args
+        node: Any = each.func.value if whole else getattr(each, "slice", each)  # type: ignore[attr-defined]
+        node = inner.get(getattr(node, "id", ""), node)
+        if isinstance(node, (ast.Name, ast.Lambda, *FUNCTIONS)):
+            read |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        elif not isinstance(node, ast.Constant):
             return ""
     stored = {n.id for n in walk(function.body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if not read & parameters or read & stored:

@@ -57,6 +57,26 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     return None
 
 
+def zeroing_line(site: CallSite | None) -> CallSite | None:
+    """The only line in a file that sets gradients to None or zero itself; that of the only call of its function, if the
+    line is not in it. None where there are none, or several."""
+    nodes: list[Any] = list(ast.walk(parsed_file(site[0].co_filename))) if site is not None else []
+    found = [node.lineno for node in nodes if zeroes(node)]
+    if site is None or len(found) != 1:
+        return None
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_at(n, found[0])]
+    apart = bool(functions) and not is_at(functions[-1], site[1])
+    calls = [n.lineno for n in nodes if apart and isinstance(n, ast.Call) and name_of(n) == functions[-1].name]
+    return site[0], calls[0] if len(calls) == 1 else found[0]
+
+
+def zeroes(node: Any) -> bool:
+    """Whether it is `p.grad = None` or `p.grad.zero_()`, or the same of any other name of a gradient."""
+    if isinstance(node, ast.Assign) and getattr(node.value, "value", 0) is None:
+        return any(getattr(target, "attr", "") == "grad" for target in node.targets)
+    return isinstance(node, ast.Call) and name_of(node) == "zero_" and "grad" in ast.unparse(node.func)
+
+
 def does_more(site: CallSite) -> bool:
     """Whether a function also makes calls, in statements of their own, that are none of an update."""
     functions = kinds_of_functions(site[0].co_filename)
@@ -72,7 +92,7 @@ def calls_of(site: CallSite) -> list[ast.Call]:
     return [node for node in walk(statements(site[0])) if isinstance(node, ast.Call)]
 
 
-def is_at(node: ast.expr, number: int) -> bool:
+def is_at(node: Any, number: int) -> bool:
     return node.lineno <= number <= (node.end_lineno or 0)
 
 

@@ -13,7 +13,6 @@ from gradlab.watch import arguments
 from gradlab.watch.faults import Fault, FaultLog, FaultRecord, print_message
 from gradlab.watch.instrumentation import Instrumentation, Observer
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.making_lines import making_line
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.observers.all_reduce import AllReduceObserver
 from gradlab.watch.observers.backward import BackwardObserver
@@ -218,9 +217,8 @@ class Watch:
         names = ask(loop.unheld.names)
         starved = any(record.name == "step-without-gradient" for record in self.faults)
         for tracker, weights in ask(loop.unheld.at_end, starved, default=[]):
-            detail, made = listed([names[p] for p in weights]), making_line(tracker.optimizer, tracker.step_site)
-            detail = f"the optimizer made here does not hold {detail}" if made else detail
-            loop.add_fault("weights-without-optimizer", made or tracker.step_site, tracker, detail, at_end=True)
+            detail = listed([names[p] for p in weights])
+            loop.add_violations(tracker, [reach.held_by_none(tracker, loop.models, weights, detail)], at_end=True)
         for each in (self.discovery, self.schedule_observer, self.flag_observer, self.hook_observer):
             ask(each.at_end)
 

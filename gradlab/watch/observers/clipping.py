@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.watch.call_site import call_site
+from gradlab.watch.call_site import call_site, call_stack
 from gradlab.watch.events import ClipCall
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.making_lines import handed_from
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
@@ -166,10 +167,11 @@ class ClippingObserver:
     def clip(self, params: list[Tensor], bound: float | None, total: Any) -> AfterCall | None:
         """Judge and measure before a call that clips. bound: None if by value. total: the norm it has computed."""
         site, loop, trackers = call_site(), self.loop, self.trackers_of(params)
+        meant = handed_from(call_stack()) if not trackers or len(loop.trackers) > 1 else site
         if not trackers and self.is_stray(params):
-            loop.seen.stray_clips.append((site, STRAY))
+            loop.seen.stray_clips.append((meant, STRAY))
         elif not trackers and self.are_copies(params):
-            loop.seen.stray_clips.append((site, "its gradients are copies"))
+            loop.seen.stray_clips.append((meant, "its gradients are copies"))
         for tracker in trackers:
             output = loop.outputs[tracker.index]
             metrics = output.metrics
@@ -179,7 +181,7 @@ class ClippingObserver:
             pending = unused or any(t.unused for t in trackers)  # networks may be clipped together
             others = not pending and any(t.unused for t in loop.trackers)
             if others and tracker.clipped_last:
-                loop.seen.stray_clips.append((site, STRAY))  # it was clipped before its step: another one is meant
+                loop.seen.stray_clips.append((meant, STRAY))  # it was clipped before its step: another one is meant
             elif unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
                 scaling = loop.scaler.enabled
                 if not unused or scaling or tracker.clips:  # else this is the first after a backward pass
@@ -192,7 +194,7 @@ class ClippingObserver:
                     loop.add_violations(tracker, found)
                 if len(params) == 1:
                     loop.add_violations(tracker, calls.at_single(tracker, site))
-            tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
+            tracker.clips.append(ClipCall(site, len(tracker.accumulated), meant))
             tracker.clip_site = site
             output.clips |= bool(tracker.own) or tracker.writes.since_step  # else there is nothing to clip
             output.clips_whole &= bound is not None and len(params) >= len(tracker.params)

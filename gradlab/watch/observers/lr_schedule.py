@@ -13,6 +13,7 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import ScheduleStep
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.making_lines import made_at
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
@@ -79,7 +80,7 @@ class ScheduleObserver:
             then = "rises again from here on" if rate > rate_before else f"is {rate:.2g} after that"
             for tracker, length in ended:
                 detail = f"it ends after {length} steps, the number of epochs; the rate {then}"
-                self.loop.add_violations(tracker, [rules.made_at(schedule, "schedule-too-short", site, detail)])
+                self.loop.add_violations(tracker, [made_at("schedule-too-short", schedule, site, detail)])
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
@@ -111,15 +112,16 @@ class ScheduleObserver:
             found = rules.at_end(tracker, schedule, site, count, schedule_lengths(schedule), plateau)
             self.loop.add_violations(tracker, found, at_end=True)
             self.loop.add_violations(
-                tracker, rules.unfinished(tracker, site, count, partial(peak, schedule)), at_end=True
+                tracker, rules.unfinished(tracker, schedule, site, count, partial(peak, schedule)), at_end=True
             )
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
                 given, passes = tracker.constant, tracker.num_used / max(tracker.attempts, 1)
                 single = given.known is not None and (given.known.key[0] == "classes" or given.known.key[1] == 1)
                 constant = given.loss(passes) if single else None
-                found = plateaus.contrary(schedule.mode, seen, site, constant, given.most if single else 1.0)
-                self.loop.add_violations(tracker, found, at_end=True)
+                wrong = plateaus.contrary(schedule.mode, seen, constant, given.most if single else 1.0)
+                for name, detail in wrong:
+                    self.loop.add_violations(tracker, [made_at(name, schedule, site, detail)], at_end=True)
         for index, lives in self.lives.items():
             anew = rules.made_anew(list(lives.values()))
             self.loop.add_violations(self.loop.trackers[index], anew, at_end=True)

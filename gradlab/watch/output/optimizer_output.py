@@ -26,7 +26,7 @@ from gradlab.update.stepping import keeps_second_moments
 from gradlab.watch.call_site import format_site
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
-from gradlab.watch.making_lines import making_line
+from gradlab.watch.making_lines import deciding_line
 from gradlab.watch.output.causes import cause_of, explain
 from gradlab.watch.output.output_folder import OutputFolder
 from gradlab.watch.output.update_metrics import UpdateMetrics
@@ -184,7 +184,7 @@ class OptimizerOutput:
         if (
             finding.code in OF_THE_STEP or of_the_rate
         ):  # of the weights that it holds and its rate, if nothing else sets that
-            made = None if tracker.rates.changes else making_line(tracker.optimizer, tracker.step_site)
+            made = None if tracker.rates.changes else deciding_line(tracker.optimizer, tracker.step_site)
             site = made or tracker.step_site
         if site is not None:
             finding.sentence = f"{format_site(site)}: {finding.sentence}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -48,8 +48,8 @@ class ConstantTargets(Reader):
         """id of a weight -> calls with it."""
         self.losses: dict[int, dict[CallPath, tuple[float | None, Tensor]]] = {}
         """id of a weight -> calls of its losses, and the number in the targets of each (None of different ones)."""
-        self.sites: dict[int, CallSite] = {}
-        """id of a weight -> line of the latest of them before its own step."""
+        self.latest: dict[int, CallPath] = {}
+        """id of a weight -> calls of the latest of them before its own step."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
@@ -79,7 +79,7 @@ class ConstantTargets(Reader):
                 same = bool((target == target[0]).all())
                 path = call_path()
                 if not self.has_stepped(self.owners[weight]):
-                    self.sites[weight] = path[0][:2]
+                    self.latest[weight] = path
                 self.losses.setdefault(weight, {})[path] = (target[0].item() if same else None, args[1])
 
     def end(self) -> Iterator[Violation]:
@@ -94,7 +94,7 @@ class ConstantTargets(Reader):
                 if self.earlier.get(weight) == value and self.are_fixed([target for _, target in losses.values()]):
                     names = dict(zip(map(id, owner.params), owner.names, strict=True))
                     detail = f"{value:.3g} in {len(losses)} losses of {names[weight]}"
-                    yield "one-target", self.sites.get(weight), detail
+                    yield "one-target", own_line(self.latest.get(weight, ()), losses), detail
         for _, target in [each for losses in self.losses.values() for each in losses.values()]:
             self.fixed[target] = (target._version, True)
         self.earlier = {} if self.earlier else now
@@ -107,6 +107,12 @@ class ConstantTargets(Reader):
         known = [self.fixed.get(each, (None, False)) for each in targets]
         several = len(set(map(id, targets))) > 1
         return all(v == t._version and (several or shared) for (v, shared), t in zip(known, targets, strict=True))
+
+
+def own_line(path: CallPath, others: Iterable[CallPath]) -> CallSite | None:
+    """The innermost line of a call's that the others do not run through."""
+    apart = [call for i, call in enumerate(path) if all(call not in each[i : i + 1] or each == path for each in others)]
+    return next((call[:2] for call in apart or path), None)
 
 
 def last_weight(given: Tensor) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument, tensors_in
 from gradlab.watch.graphs.loss_graph import nodes_below
+from gradlab.watch.making_lines import layer_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -28,14 +29,17 @@ class SampleAxes:
     more than one of them is read, or if the losses have not as many targets as the layer has steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.models = models
         self.forget()
 
     def forget(self) -> None:
         self.layers: Any = WeakTensorKeyDictionary()
         """Tensor whose second dimension are the samples -> number of the layer that it comes from."""
         self.sites: list[CallSite | None] = []
-        """Lines of the layers."""
+        """Lines of the calls of layers."""
+        self.weights: list[Tensor] = []
+        """A weight of each."""
         self.shapes: list[tuple[int, int]] = []
         """Steps and samples of each."""
         self.targets: set[int] = set()
@@ -55,6 +59,7 @@ class SampleAxes:
             if out.dim() == 3 and min(out.shape[:2]) > 1 and out.requires_grad:
                 self.layers[out] = len(self.sites)
                 self.sites.append(call_site())
+                self.weights.append(next(each for each in tensors_in(args) if isinstance(each, nn.Parameter)))
                 self.shapes.append((out.shape[0], out.shape[1]))
             return
         if name.endswith("_loss") or "entropy" in name:
@@ -85,7 +90,10 @@ class SampleAxes:
         for layer, site in self.found.items():
             steps, samples = self.shapes[layer]
             if steps in self.targets and samples not in self.targets:
-                yield "samples-as-steps", site, f"the layer is called at {format_site(self.sites[layer])}"
+                called, made = self.sites[layer], layer_line(self.models, self.weights[layer], self.sites[layer])
+                words = f"dimension 1 of what it returns is read at {format_site(site)}"
+                words += f", and the layer is called at {format_site(called)}" if made else ""
+                yield "samples-as-steps", made or called, words
                 break
         self.forget()
 

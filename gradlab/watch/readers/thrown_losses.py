@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite, call_stack
+from gradlab.watch.call_site import CallSite, call_stack, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument, tensors_in
+from gradlab.watch.order_sites import order_site
 from gradlab.watch.readers.broadcasts import above_the_model
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -36,6 +37,8 @@ class ThrownLosses:
         self.numbers: dict[tuple[tuple[CallSite, ...], tuple[int, ...], int], list[int]] = {}
         """Lines of the user's functions that were running, instructions, and steps of all optimizers so far -> numbers
         of the losses made there: a generator's may be computed at each step of the discriminator, and used rarely."""
+        self.site: CallSite | None = None
+        """The line of the latest backward pass."""
         self.used: set[int] = set()
         """Numbers of the losses that went backward."""
 
@@ -57,6 +60,7 @@ class ThrownLosses:
             self.num_losses += 1
 
     def at_backward(self, roots: list[Tensor]) -> None:
+        self.site = order_site()
         for node in above_the_model(roots) if self.num_losses else ():
             if (number := node.metadata.get(NUMBER)) is not None:
                 self.used.add(number)
@@ -70,7 +74,8 @@ class ThrownLosses:
         self.is_pending = 0 < self.in_a_row < IN_A_ROW
         if self.in_a_row == IN_A_ROW:
             stack, many = next(iter(thrown.items()))
-            yield "losses-thrown-away", stack[0], f"{many - 1} of {many} in an update"
+            words = f"{many - 1} of {many} in an update, which are computed at {format_site(stack[0])}"
+            yield "losses-thrown-away", self.site or stack[0], words
         self.forget()
 
 

@@ -1,4 +1,4 @@
-"""Masks of attention over tokens: predictions that see their own targets, and padding that hides the tokens."""
+"""Tokens that predictions see: their own targets, and padding that hides the others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import Reader, argument
-from gradlab.watch.readers.sample_axes import ATTENTION
+from gradlab.watch.followed_update import Reader, argument, tensors_in
+from gradlab.watch.readers.sample_axes import ATTENTION, RECURRENT
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 SCALED = "scaled_dot_product_attention"
 HIDDEN = -100.0
 """What is added to hide an entry, or less."""
@@ -27,7 +27,7 @@ FEW = 16
 
 
 class TokenMasks(Reader):
-    """Reads the attention of one update. Where tokens are embedded twice, the first may be a source, all of which is
+    """Reads the attention and the recurrent layers of one update. Where tokens are embedded twice, the first may be a source, all of which is
     seen."""
 
     def __init__(self) -> None:
@@ -40,6 +40,8 @@ class TokenMasks(Reader):
         """Of each self-attention its line, and whether later steps are hidden; None where some are."""
         self.targets: list[tuple[CallSite | None, Tensor]] = []
         self.found: list[Violation] = []
+        self.steps: Any = WeakTensorKeyDictionary()
+        """Tensor with an entry for each token -> whether a recurrent layer, which sees no later ones, has made it."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
@@ -48,6 +50,7 @@ class TokenMasks(Reader):
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
             self.tokens.append((args[0], argument(args, kwargs, 2, "padding_idx")))
+            self.steps[result] = False
         elif not self.tokens:
             return
         elif name == ATTENTION and result[0].requires_grad:
@@ -62,13 +65,27 @@ class TokenMasks(Reader):
                 self.note(args[0].shape[-2], hidden, bool(causal))
         elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
             self.note(result.shape[-1], result.detach() < VANISHING, False)
-        elif name in RECURRENT and is_bidirectional(args) and result[0].requires_grad:
-            self.seen.append((call_site(), False))
+        elif name in RECURRENT:
+            if is_bidirectional(args):
+                self.seen += [(call_site(), False)] if result[0].requires_grad else []
+            elif args[0] in self.steps:
+                self.steps[result[0]] = True
         elif name in ("cross_entropy", "nll_loss") and result.requires_grad:
+            if self.steps.get(args[0]):
+                self.seen.append((call_site(), True))
             target = argument(args, kwargs, 1, "target")
             if isinstance(target, Tensor) and not target.is_floating_point() and target.numel() >= FEW:
                 self.targets.append((call_site(), target))
                 self.note_counted(target, result, args, kwargs)
+        elif isinstance(result, Tensor) and (known := [e for e in tensors_in(args) if e in self.steps]):
+            n, steps = self.tokens[-1][0].shape
+            shape = result.shape
+            if (
+                shape[:1] == (n * steps,)
+                or shape[:2] in ((n, steps), (steps, n))
+                or (shape[:1], shape[2:]) == ((n,), (steps,))
+            ):
+                self.steps[result] = any(self.steps[each] for each in known)
 
     def note(self, steps: int, hidden: Tensor | None, causal: bool) -> None:
         """hidden: (..., T, T), which steps are."""

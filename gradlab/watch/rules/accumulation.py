@@ -8,6 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.order_sites import zeroing_line
 from gradlab.watch.source_lines import check_line, repeats_listed
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -39,7 +40,7 @@ def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iter
     if tracker.writes.since_step or tracker.accumulated or not dropped:
         return
     if len(dropped) == len(tracker.dropped):
-        yield "zero-before-step", dropped[-1][1] or site, ""
+        yield "zero-before-step", dropped[-1][1] or zeroing_line(site) or site, ""
 
 
 def note_thrown(tracker: OptimizerTracker) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
+from gradlab.watch.making_lines import WEIGHTS, made_at
 from gradlab.watch.tracking.followers import Follower
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -25,6 +26,8 @@ def at_check(
         share = f"by {each.share:.4g} of the distance after each update"
         if each.trained:
             other = "another weight" if each.is_held else "a weight that nothing moves,"
-            yield "average-in-optimizer", site, f"{tracker.name_of(each.weight)} follows {other} {share}"
+            detail = f"{tracker.name_of(each.weight)} follows {other} {share}"
+            used = "the optimizer made here holds it, and it is moved at"
+            yield made_at("average-in-optimizer", tracker.optimizer, site, detail, part=WEIGHTS, used=used)
         elif each.share > COPY:
             yield "average-inverted", site, share

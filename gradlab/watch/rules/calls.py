@@ -10,6 +10,7 @@ import torch
 from gradlab.codes.clip_bounds import extreme, tight
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.keeping_lines import keeping_line
 from gradlab.watch.rules.accumulation import divided_by_hand_too, is_window, loss_weights, zeroing
 from gradlab.watch.tracking import moved_weights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -137,7 +138,8 @@ def synchronization(
 def kept_graphs(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
     tokens = tracker.graph_tokens
     if len(tokens) == KEPT_GRAPHS and all(any(token() is not None for token in update) for update in tokens):
-        yield "loss-kept-with-graph", unused[-1].site if unused else None, ""
+        site, kept = unused[-1].site if unused else None, keeping_line()
+        yield "loss-kept-with-graph", kept or site, f"it goes backward at {format_site(site)}" if kept and site else ""
     if unused:
         tokens.append([b.graph_token for b in unused if b.graph_token is not None])
         del tokens[:-KEPT_GRAPHS]

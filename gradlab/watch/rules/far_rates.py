@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import making_line
+from gradlab.watch.making_lines import made_at
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_normal, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -59,8 +59,7 @@ def at_end(
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])
             detail = f"{part.rate:.3g} for {names}, {rate:.3g} for others; they have moved by {part.moved:.1%}"
-            site = making_line(tracker.optimizer, tracker.step_site) or tracker.step_site
-            yield tracker, ("learning-rate-far-lower", site, detail)
+            yield tracker, made_at("learning-rate-far-lower", tracker.optimizer, tracker.step_site, detail)
 
 
 def parts_of(tracker: OptimizerTracker, initial: InitialWeights) -> Iterator[Part]:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import CallSite, format_site
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import handed_line, making_line
+from gradlab.watch.making_lines import WEIGHTS, deciding_line, made_at
 from gradlab.watch.source_lines import setting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import schedule_lengths
@@ -84,7 +84,7 @@ class Life:
 def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
     """As it steps first. first: it is the first one of its optimizer."""
     lengths = schedule_lengths(schedule) if not hasattr(schedule, "lr_lambdas") else ()  # these hold other numbers too
-    made = handed_line(schedule, site) if first else None
+    made = deciding_line(schedule, site) if first else None
     return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), max(lengths, default=0), made)
 
 
@@ -107,14 +107,6 @@ def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
             yield "schedule-made-anew", site, f"{times}, and none makes more than {steps} of {length} steps"
 
 
-def made_at(schedule: Any, name: str, site: CallSite | None, detail: str, *since: int) -> Violation:
-    """What is wrong with how a schedule is made is named there, if that is known; else at its step."""
-    made = (making_line if name == "schedule-of-another-optimizer" else handed_line)(schedule, site)
-    if made is None or made == site:
-        return name, site, detail, *since  # type: ignore[return-value]
-    return name, made, f"{detail}; it is stepped at {format_site(site)}", *since  # type: ignore[return-value]
-
-
 def rate_of(optimizer: Any) -> float:
     """Its learning rate; NaN if there is none, or it is on a device, which would have to be waited for."""
     rate = optimizer.param_groups[0].get("lr", math.nan)
@@ -135,12 +127,8 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
     done = tracker.attempts - (idle.attempts[tracker.index] if known else 0)
     follows = any(a is b for a in own for b in groups) or rate_of(tracker.optimizer) != started
     if not follows and done >= max(LONG, idle.own):
-        yield made_at(
-            idle.schedule,
-            "schedule-of-another-optimizer",
-            idle.site,
-            f"its rate is {rate:.3g} now, the one in use {started:.3g}",
-        )
+        detail = f"its rate is {rate:.3g} now, the one in use {started:.3g}"
+        yield made_at("schedule-of-another-optimizer", idle.schedule, idle.site, detail, part=WEIGHTS)
 
 
 def doubled(
@@ -156,7 +144,7 @@ def doubled(
         same = type(one) is type(two) and number == times >= IDLE and settings(one) == settings(two)
         if without and tracker is other and same and tracker.rates.changes:
             detail = f"optimizer {tracker.index} has two that are alike"
-            yield without[0], made_at(two, "schedule-of-another-optimizer", site, detail)
+            yield without[0], made_at("schedule-of-another-optimizer", two, site, detail, part=WEIGHTS)
             return
 
 
@@ -166,7 +154,11 @@ def settings(schedule: Any) -> dict[str, Any]:
 
 
 def unfinished(
-    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, peak: Callable[[], tuple[float, int]]
+    tracker: OptimizerTracker,
+    schedule: Any,
+    site: CallSite | None,
+    num_steps: int,
+    peak: Callable[[], tuple[float, int]],
 ) -> Iterator[Violation]:
     """At the end: was the learning rate always a small part of the one that its schedule leads to?
 
@@ -185,7 +177,7 @@ def unfinished(
         steps = (
             f", which it has after some {at} steps: it was stepped {num_steps} times in {updates} updates" if at else ""
         )
-        yield "warm-up-unfinished", site, f"at most {highest:.3g} of {rate:.3g}{steps}"
+        yield made_at("warm-up-unfinished", schedule, site, f"at most {highest:.3g} of {rate:.3g}{steps}")
 
 
 def at_schedule_step(
@@ -287,11 +279,11 @@ def at_end(
     updates, passes = tracker.attempts, tracker.num_used
     if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
         for name, _, detail, *since in too_short(tracker, site):
-            yield made_at(schedule, name, site, detail, *since)
+            yield made_at(name, schedule, site, detail, *since)
     accumulates = tracker.accumulates and updates * 2 <= passes  # else the passes are another optimizer's
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
         detail = f"{num_steps} of {passes} steps"
-        yield made_at(schedule, "schedule-length-in-micro-batches", site, detail)
+        yield made_at("schedule-length-in-micro-batches", schedule, site, detail)
     counted = lengths & {updates, updates + 1, passes, passes + 1}
     if counted and updates >= LONG and num_steps * FEWER <= updates:
-        yield "schedule-length-in-updates", site, f"{num_steps} of {max(counted)} steps"
+        yield made_at("schedule-length-in-updates", schedule, site, f"{num_steps} of {max(counted)} steps")

@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradlab.watch.call_site import CallSite
-from gradlab.watch.events import Violation
-
 FEW = 5
 """Values of a metric from which nothing is concluded."""
 ALIKE = 3.0
@@ -35,8 +32,8 @@ class Measured:
 
 
 def contrary(
-    mode: str, seen: Sequence[Measured], site: CallSite | None, constant: float | None, most: float = 1.0
-) -> Iterator[Violation]:
+    mode: str, seen: Sequence[Measured], constant: float | None, most: float = 1.0
+) -> Iterator[tuple[str, str]]:
     """At the end: did a schedule lower the rate while its metric improved?
 
     A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
@@ -68,7 +65,7 @@ def contrary(
         known = known and are_shares([m.metric / share for m in seen])
     if known:
         course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
-        yield "plateau-of-an-improving-metric", site, f"mode={mode!r}: {course} {last.loss:.4g}"
+        yield "plateau-of-an-improving-metric", f"mode={mode!r}: {course} {last.loss:.4g}"
 
 
 def are_shares(values: Sequence[float]) -> bool:

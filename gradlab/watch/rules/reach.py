@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.making_lines import making_line
+from gradlab.watch.making_lines import WEIGHTS, attribute_line, handed_from, made_at
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line
 from gradlab.watch.tracking.early_freezes import EARLY
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
+from gradlab.watch.tracking.unheld_weights import keeper_of
 from gradlab.watch.uses_in_text import may_unfreeze
 
 STARVED = 2
@@ -57,19 +58,24 @@ def at_step(
     again = [b for b in unused if tracker.index in b.stepped_terms]
     tracker.terms_again += bool(again)
     if again and tracker.terms_again >= AGAIN:
-        yield "backward-twice", again[0].site, "losses that earlier updates have stepped on are terms of it"
+        yield "backward-twice", given_at(again[0]), "losses that earlier updates have stepped on are terms of it"
     for b in unused:
         before = [each for each in b.extends if each in unused]
         grows = any(first in unused for each in before for first in each.extends)
         if grows or any(each.weight.product > WHOLE for each in before):
-            yield "backward-twice", b.site, "the loss of a pass before it is a term of it"
+            yield "backward-twice", given_at(b), "the loss of a pass before it is a term of it"
             break
     for b in unused:
         if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):
-            yield "backward-twice", b.site, ""
+            yield "backward-twice", given_at(b), ""
     if unused and not tracker.clips:
         for clip, why in seen.stray_clips:
             yield "clip-elsewhere", clip, why
+
+
+def given_at(b: BackwardPass) -> CallSite | None:
+    """The line that says which loss goes backward."""
+    return handed_from(tuple((code, number) for code, number, _ in b.path)) or b.site
 
 
 def without_data(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker]) -> Iterator[Violation]:
@@ -100,11 +106,24 @@ def stepped_on_by_others(
         for other in [trackers[i] for i in b.used_by if i < len(trackers)]:
             if other.ids & tracker.ids:
                 if not other.started:
-                    yield "weights-in-two-optimizers", site, f"the other step is at {format_site(other.step_site)}"
+                    yield held_twice(tracker, other, site)
             elif is_leak(tracker, other, b):
                 yield "gradient-of-another-loss", b.site, f"a step at {format_site(other.step_site)} was made on it"
         if b.used_by_untracked:
             yield "weights-in-two-optimizers", site, f"the other step is that of {b.used_by_untracked[0]}"
+
+
+def held_twice(tracker: OptimizerTracker, other: OptimizerTracker, site: CallSite | None) -> Violation:
+    """At a step of weights of which the other optimizer's latest step has moved some. If each holds the same ones, the
+    step is what is wrong; else the optimizer that holds more than its own, or the other one."""
+    name, detail = "weights-in-two-optimizers", f"the other step is at {format_site(other.step_site)}"
+    if tracker.ids == other.ids:
+        return name, site, detail
+    holder = tracker if tracker.ids > other.ids else other
+    shared = listed([tracker.name_of(p) for p in tracker.params if id(p) in other.ids])
+    detail = f"{shared} are in the one that is made here, and in another one; {detail}"
+    made = made_at(name, holder.optimizer, site, detail, part=WEIGHTS, used="and this one at")
+    return made if made[1] != site else (name, site, f"{shared}; the other step is at {format_site(other.step_site)}")
 
 
 def stepped_by_untracked(tracker: OptimizerTracker, optimizer: Any, site: CallSite | None) -> Iterator[Violation]:
@@ -146,13 +165,12 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     still = [g for g in tracker.optimizer.param_groups if id(g) not in tracker.moving]
     names = [tracker.name_of(p) for g in still for p in g["params"] if p.requires_grad and p.grad is not None]
     if names and tracker.attempts >= OFTEN:
-        site = making_line(tracker.optimizer, tracker.step_site) or tracker.step_site
-        yield "learning-rate-zero", site, listed(names)
+        yield made_at("learning-rate-zero", tracker.optimizer, tracker.step_site, listed(names))
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.others.untracked or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:
         passes = f"{tracker.num_backwards} backward passes"
-        beside = [t.step_site for t in trackers if t.attempts and t.backward_site == tracker.backward_site]
+        beside = [t.step_meant for t in trackers if t.attempts and t.backward_site == tracker.backward_site]
         if beside and beside[0] is not None:
             detail = f"{passes} at {format_site(tracker.backward_site)}; another optimizer steps after them here"
             yield "step-missing", beside[0], detail
@@ -168,6 +186,18 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
             site_of_freeze(tracker, frozen, seen),
             listed([tracker.name_of(p) for p in frozen]),
         )
+
+
+def held_by_none(
+    tracker: OptimizerTracker, models: Sequence[nn.Module], weights: Sequence[Tensor], names: str
+) -> Violation:
+    """The loop is over. Where they are kept hidden from `parameters()`, the line that keeps them so is what is wrong;
+    else what the optimizer is made of."""
+    name, kept = "weights-without-optimizer", {keeper_of(models, p) for p in weights}
+    line = attribute_line(*keeper) if len(kept) == 1 and (keeper := kept.pop()) is not None else None
+    if line is not None:
+        return name, line, f"{names}, which parameters() does not find in a list or dictionary"
+    return made_at(name, tracker.optimizer, tracker.step_site, f"it does not hold {names}", part=WEIGHTS)
 
 
 def frozen_as_drawn(
@@ -230,4 +260,4 @@ def note_clips_for_others(tracker: OptimizerTracker, trackers: Sequence[Optimize
         if other is not tracker and other.clips and other.unused[-1:] == [b]:
             clip = other.clips[-1]
             if clip.num_accumulated == len(other.accumulated):
-                other.others.clips.append((clip.site, b, tracker.index))
+                other.others.clips.append((clip.handed_from, b, tracker.index))

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from gradlab.watch.arguments import type_name
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep, ThrownPasses
+from gradlab.watch.making_lines import handed_from
 from gradlab.watch.source_lines import skipping_line
 from gradlab.watch.tracking import moved_weights
 from gradlab.watch.tracking.closure_run import ClosureRun
@@ -100,6 +101,8 @@ class OptimizerTracker:
     """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
     """Call site of the latest step."""
+    step_meant: CallSite | None = None
+    """The line that says which optimizer steps, of the first step."""
     clip_site: CallSite | None = None
     """Call site of the latest call that clipped its gradients."""
     moving: set[int] = field(default_factory=set)
@@ -145,6 +148,8 @@ class OptimizerTracker:
     def note_step(self, site: CallSite | None, num_backwards: int, in_backward: bool) -> None:
         """At a step. in_backward: a backward pass is running, which counts when it is over."""
         self.step_site = site
+        if self.step_meant is None:
+            self.step_meant = handed_from(call_stack())
         written = self.writes.since_step or in_backward
         self.feeding.at_step(self.params, self.num_backwards, num_backwards, written)
         self.early_freezes.at_step(self.params, self.attempts)

@@ -120,11 +120,25 @@ def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     own = dict(model.named_parameters())
     yield from own.items()
     known = ids(own.values())
+    for prefix, _, key, value in hiding_attributes(model):
+        each = hidden(value, f"{prefix}.{key}".removeprefix("."))
+        yield from ((name, p) for name, p in each if id(p) not in known)
+
+
+def hiding_attributes(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any]]:
+    """Prefixes of the names of modules, these, and names and values of their plain lists and dictionaries."""
     for prefix, part in model.named_modules():
         for key, value in vars(part).items():
             if key not in OF_MODULES and isinstance(value, (list, tuple, dict)):
-                each = hidden(value, f"{prefix}.{key}".removeprefix("."))
-                yield from ((name, p) for name, p in each if id(p) not in known)
+                yield prefix, part, key, value
+
+
+def keeper_of(models: Sequence[nn.Module], weight: torch.Tensor) -> tuple[nn.Module, str] | None:
+    """The module that hides a weight in a plain list or dictionary, and the attribute; None if it is not hidden."""
+    if any(weight is p for model in models for p in model.parameters()):
+        return None
+    kept = ((part, key, value) for model in models for _, part, key, value in hiding_attributes(model))
+    return next(((part, key) for part, key, value in kept if any(weight is p for _, p in hidden(value, key))), None)
 
 
 def hidden(kept: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -19,8 +19,8 @@ ADDS = {"append", "appendleft", "extend", "insert", "add"}
 
 
 def keeping_line() -> CallSite | None:
-    """Of what running functions hold, the only statement that adds to it; where its function is handed what it adds, and
-    has but one call, that."""
+    """Of what running functions hold, the only statement that adds to it; where its function is handed what it adds,
+    and has but one call, that."""
     codes, names = dict[str, CodeType](), set[str]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

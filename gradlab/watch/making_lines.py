@@ -196,6 +196,20 @@ def made(files: list[CodeType], names: set[str]) -> Iterator[tuple[str, CodeType
                     yield name, code, value
 
 
+def returned_to(stack: tuple[CallSite, ...]) -> CallSite | None:
+    """Of functions that are running, the innermost first, the line of the first one that does not return what is made
+    there: it says when that is made."""
+    for site in stack:
+        nodes = list(walk(statements(site[0])))
+        returned = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
+        names = {n.id for each in returned for n in ast.walk(each) if isinstance(n, ast.Name)}
+        targets = [t for n in nodes for t, value in assigned_in(n) if line(n) <= site[1] <= (value.end_lineno or 0)]
+        inside = any(each.lineno <= site[1] <= (each.end_lineno or 0) for each in returned)
+        if not inside and names.isdisjoint(getattr(t, "id", "") for t in targets):
+            return site
+    return stack[0] if stack else None
+
+
 @functools.lru_cache(maxsize=1000)
 def handed_from(stack: tuple[CallSite, ...]) -> CallSite | None:
     """Of functions that are running, the innermost first, the line of the first one that was not handed what the call

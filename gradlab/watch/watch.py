@@ -20,6 +20,7 @@ from gradlab.watch.observers.clipping import ClippingObserver
 from gradlab.watch.observers.forward import ForwardObserver
 from gradlab.watch.observers.grad_scaler import GradScalerObserver
 from gradlab.watch.observers.hooks import HookObserver
+from gradlab.watch.observers.loaders import LoaderObserver
 from gradlab.watch.observers.lr_schedule import ScheduleObserver
 from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
@@ -97,6 +98,7 @@ class Watch:
             StateDictObserver(self.loop),
             self.hook_observer,
             UpdateCallsObserver(self.loop),
+            LoaderObserver(self.loop),
         ]
         self.status = "completed"
         self.error: str | None = None

@@ -10,9 +10,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import CallSite, call_site, format_site
+from gradlab.watch.call_site import CallSite, call_site, call_stack, format_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.making_lines import returned_to
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import reach
 from gradlab.watch.tracking.moved_weights import have_moved
@@ -70,7 +71,7 @@ class OptimizerDiscovery:
         )
 
     def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall:
-        site = call_site()
+        site = returned_to(call_stack()) or call_site()
 
         def after(result: Any, error: bool) -> None:
             tracker = None if error else self.consider(args[0])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
-from gradlab.watch.call_site import USER, call_site, origin
+from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
 from gradlab.watch.graphs.networks_between import place
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.patches import AfterCall
 
 
 class StateDictObserver:
@@ -21,14 +22,30 @@ class StateDictObserver:
         self.loop = loop
         self.taken: WeakKeyDictionary[nn.Module, tuple[int, list[int]]] = WeakKeyDictionary()
         """Module -> steps and version counters of its weights when its state was taken the last time."""
+        self.sites: WeakKeyDictionary[nn.Module, dict[CallSite, Any]] = WeakKeyDictionary()
+        """Module -> lines that take its state, with weak references to what they took the last time."""
 
     def install(self, instrumentation: Instrumentation) -> None:
         instrumentation.patch(nn.Module, "state_dict", self.on_state)
         instrumentation.patch(nn.Module, "load_state_dict", self.on_load)
 
-    def on_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if args and len(args) == 1 and kwargs.get("destination") is None:  # else of a part of it
-            self.taken[args[0]] = self.steps(), versions(args[0])
+    def on_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
+        if len(args) != 1 or kwargs.get("destination") is not None:  # of a part of it
+            return None
+        module, site = args[0], call_site()
+        self.taken[module] = self.steps(), versions(module)
+
+        def after(result: Any, error: bool) -> None:
+            if site is not None and not error:
+                self.sites.setdefault(module, {})[site] = ref(result)
+
+        return after
+
+    def site_of(self, module: nn.Module, given: Any) -> CallSite | None:
+        """Where a state was taken; None if that is unknown."""
+        known = self.sites.get(module, {})
+        same = [site for site, state in known.items() if state() is given]
+        return next(iter(same or known)) if same or len(known) == 1 else None
 
     def steps(self) -> int:
         return sum(t.attempts for t in self.loop.trackers)
@@ -48,7 +65,10 @@ class StateDictObserver:
         site, ids = call_site(), {id(p) for p in args[0].parameters()}
         if site is not None and origin(site[0].co_filename) == USER:
             tracker = next((t for t in trackers if t.ids & ids), trackers[0])
-            self.loop.add_fault("state-of-itself", site, tracker, type(args[0]).__name__)
+            taken, detail = self.site_of(args[0], given), type(args[0]).__name__
+            if taken is not None and taken != site:
+                detail += f": the state is taken here without a copy, and loaded at {format_site(site)}"
+            self.loop.add_fault("state-of-itself", taken or site, tracker, detail)
 
 
 def versions(module: nn.Module) -> list[int]:

@@ -55,6 +55,8 @@ class Rows:
     """Which of the rows that were picked; None of all."""
     as_drawn: bool = True
     """Whether nothing was computed of the indices, as of the next row, or of a neighbour."""
+    size: int = 0
+    """Rows of the data set, of a loader's batch."""
 
 
 class DrawnValues:
@@ -176,6 +178,13 @@ class DrawnValues:
         self.rows[result] = self.rows.get(result, NONE) | {len(self.picks)}
         self.picks.append(Rows(indices, call_site(), as_drawn=as_drawn))
 
+    def note_loaded(self, batch: list[Tensor], indices: Tensor, size: int) -> None:
+        """A loader has put a batch together."""
+        self.shapes.append(None)
+        for each in batch:
+            self.made_of[each], self.rows[each] = frozenset([len(self.shapes) - 1]), frozenset([len(self.picks)])
+        self.picks.append(Rows(indices, call_site(), size=size))
+
     def note_order(self, result: Tensor, order: Any) -> None:
         """It was made by an order that was drawn outside PyTorch: maybe before, and used for the target then."""
         if not self.held.isdisjoint((id(order), id(getattr(order, "base", None)))):
@@ -224,7 +233,7 @@ class DrawnValues:
         )
         if not mine or not self.are_known:
             return None
-        apart = all(each.as_drawn for each in [*mine, *others])
+        apart = all(each.as_drawn for each in [*mine, *others]) and len({each.size for each in [*mine, *others]}) == 1
         if others and apart and not any(torch.equal(one.indices, two.indices) for one in mine for two in others):
             return "its rows were drawn apart from those of the input", others[0].site
         part = self.parts.get(target)

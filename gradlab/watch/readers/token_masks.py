@@ -27,8 +27,8 @@ FEW = 16
 
 
 class TokenMasks(Reader):
-    """Reads the attention and the recurrent layers of one update. Where tokens are embedded twice, the first may be a source, all of which is
-    seen."""
+    """Reads the attention and the recurrent layers of one update. Where tokens are embedded twice, the first may be a
+    source, all of which is seen."""
 
     def __init__(self) -> None:
         self.forget()
@@ -79,12 +79,8 @@ class TokenMasks(Reader):
                 self.note_counted(target, result, args, kwargs)
         elif isinstance(result, Tensor) and (known := [e for e in tensors_in(args) if e in self.steps]):
             n, steps = self.tokens[-1][0].shape
-            shape = result.shape
-            if (
-                shape[:1] == (n * steps,)
-                or shape[:2] in ((n, steps), (steps, n))
-                or (shape[:1], shape[2:]) == ((n,), (steps,))
-            ):
+            first, *others = result.shape or (0,)
+            if first == n * steps or (first in (n, steps) and {n, steps} <= {first, *others}):
                 self.steps[result] = any(self.steps[each] for each in known)
 
     def note(self, steps: int, hidden: Tensor | None, causal: bool) -> None:

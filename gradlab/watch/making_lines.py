@@ -229,9 +229,9 @@ def handing_function(site: CallSite, part: slice) -> str:
     inner = {n.name: n for n in walk(function.body) if isinstance(n, FUNCTIONS)}
     parameters = {a.arg for a in [*function.args.args, *function.args.kwonlyargs]} - {"self"}
     owner = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS else []
-    given = [*owner, *call.args, *(k.value for k in call.keywords)][part]
+    given = (call.args or owner) + [k.value for k in call.keywords]
     read = set[str]()
-    for each in given:
+    for each in given[part]:
         whole = isinstance(each, ast.Call) and name_of(each) == "parameters" and not each.args
         node: Any = each.func.value if whole else getattr(each, "slice", each)  # type: ignore[attr-defined]
         node = inner.get(getattr(node, "id", ""), node)

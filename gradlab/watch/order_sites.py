@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,11 +58,11 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     return None
 
 
-def zeroing_line(site: CallSite | None) -> CallSite | None:
-    """The only line in a file that sets gradients to None or zero itself; that of the only call of its function, if the
-    line is not in it. None where there are none, or several."""
+def writing_line(site: CallSite | None, writes: Callable[[Any], bool]) -> CallSite | None:
+    """The only line in a file that writes to gradients in such a way; that of the only call of its function, if that
+    does nothing else. None where there are none, or several."""
     nodes: list[Any] = list(ast.walk(parsed_file(site[0].co_filename))) if site is not None else []
-    found = [node.lineno for node in nodes if zeroes(node)]
+    found = [node.lineno for node in nodes if writes(node)]
     if site is None or len(found) != 1:
         return None
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_at(n, found[0])]
@@ -70,11 +71,24 @@ def zeroing_line(site: CallSite | None) -> CallSite | None:
     return site[0], calls[0] if len(calls) == 1 else found[0]
 
 
-def zeroes(node: Any) -> bool:
+def is_zeroed(node: Any) -> bool:
     """Whether it is `p.grad = None` or `p.grad.zero_()`, or the same of any other name of a gradient."""
     if isinstance(node, ast.Assign) and getattr(node.value, "value", 0) is None:
-        return any(getattr(target, "attr", "") == "grad" for target in node.targets)
-    return isinstance(node, ast.Call) and name_of(node) == "zero_" and "grad" in ast.unparse(node.func)
+        return any(is_gradient(target) for target in node.targets)
+    return isinstance(node, ast.Call) and name_of(node) == "zero_" and is_gradient(node.func)
+
+
+def is_scaled(node: Any) -> bool:
+    """Whether it is `p.grad /= n` or `p.grad.mul_(1 / n)`, or the same of any other name of a gradient."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
+        return is_gradient(node.target)
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+        return any(is_gradient(target) for target in node.targets)
+    return isinstance(node, ast.Call) and name_of(node) in ("mul_", "div_") and is_gradient(node.func)
+
+
+def is_gradient(node: ast.AST) -> bool:
+    return "grad" in ast.unparse(node)
 
 
 def does_more(site: CallSite) -> bool:

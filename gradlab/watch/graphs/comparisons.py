@@ -10,7 +10,8 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.advantages import below, inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import handed_site, lines_of
+from gradlab.watch.graphs.node_lines import lines_of
+from gradlab.watch.readers.graph_sites import handed_site
 
 Comparison = tuple[set[int], set[int], "CallSite | None"]
 """ids of the weights of both sides, and the line."""

@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.graphs.node_lines import site_of
+
 IDENTITIES = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
 """Nodes that leave the value unchanged."""
 FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
@@ -41,6 +44,8 @@ class LossWeight:
     """How often the loss scale is among the factors; it is not listed in `factors`."""
     count: float | None = None
     """Targets, or the sum of their weights, that a mean was taken over; None if unknown without waiting."""
+    site: CallSite | None = None
+    """Where the outermost factor is applied, in an update in which that is known."""
 
     @property
     def product(self) -> float:
@@ -61,6 +66,7 @@ def follow(node: Any, scale: torch.Tensor | None, depth: int, counts: bool) -> L
         depth -= 1
         name = node.name()
         if name in ("DivBackward0", "MulBackward0"):
+            node_of_factor = node
             constant, node = split(node, name, node.next_functions)
             if constant is None:
                 return weight
@@ -69,6 +75,7 @@ def follow(node: Any, scale: torch.Tensor | None, depth: int, counts: bool) -> L
                 continue
             value = constant.item() if constant.device.type == "cpu" else math.nan
             weight.factors.append((1 / value if value else math.inf) if name[0] == "D" else value)
+            weight.site = weight.site or site_of(node_of_factor)
         elif name == "NegBackward0" or name in IDENTITIES:
             node = node.next_functions[0][0]
         elif name == "AddBackward0":

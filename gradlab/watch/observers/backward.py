@@ -241,6 +241,7 @@ class BackwardObserver:
         output.fp16 |= b.fp16
         tracker.accumulates |= bool(tracker.accumulated)
         tracker.is_policy |= b.is_policy
+        tracker.divided_at = b.weight.site or tracker.divided_at
         tracker.accumulated.append(b)
         tracker.num_backwards, tracker.backward_site = tracker.num_backwards + 1, b.site
         tracker.remember_gradient()

@@ -10,12 +10,8 @@ from torch import Tensor
 from gradlab.watch.call_site import CallSite, call_site, call_stack
 from gradlab.watch.followed_update import Reader, tensors_in
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS
+from gradlab.watch.graphs.node_lines import SITE, Lines, lines_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
-
-SITE = "gradlab_site"
-"""Key of the lines in the metadata of a node."""
-Lines = tuple["CallSite | None", ...]
-"""Of the user's functions that were running, the innermost first."""
 
 
 class GraphSites(Reader):
@@ -29,15 +25,6 @@ class GraphSites(Reader):
             node: Any = each.grad_fn
             if node is not None and SITE not in node.metadata:
                 node.metadata[SITE] = call_stack() or (call_site(),)
-
-
-def site_of(node: Any) -> CallSite | None:
-    """The line that has made a node, if it was made in such an update."""
-    return lines_of(node)[0] if lines_of(node) else None
-
-
-def lines_of(node: Any) -> Lines:
-    return node.metadata.get(SITE, ())  # type: ignore[no-any-return]
 
 
 def handed_site(node: Any, operands: Iterable[Any]) -> CallSite | None:

@@ -14,7 +14,7 @@ from gradlab.watch.followed_update import FOLLOWED, LATE, Reader
 from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.learnt_weights import PASSED, leaves
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 

@@ -22,8 +22,8 @@ from gradlab.watch.graphs.loss_graph import (
     split,
     variable,
 )
+from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.gradient_reads import HOOKED
-from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 SMALL = 64

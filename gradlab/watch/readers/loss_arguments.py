@@ -13,8 +13,9 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument
 from gradlab.watch.graphs.advantages import below
 from gradlab.watch.graphs.loss_graph import PRODUCTS
+from gradlab.watch.graphs.node_lines import lines_of, site_of
 from gradlab.watch.readers import class_losses
-from gradlab.watch.readers.graph_sites import handed_site, innermost, lines_of, site_of
+from gradlab.watch.readers.graph_sites import handed_site, innermost
 from gradlab.watch.readers.similarities import ROUNDED, SHIFTS, VIEWS, all_of, similarities
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import Reader
 from gradlab.watch.graphs.advantages import LINEAR, inputs_of, terms_of
 from gradlab.watch.graphs.comparisons import ratio_of_itself
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, is_of_activations, is_packed, reduction_of, split
+from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.divergences import averaged_over, divergence_weight, summed_over, use_of_latents
-from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 MANY = 256
@@ -39,8 +39,9 @@ class Reduced:
     shape: tuple[int, ...]
     factor: float
     site: CallSite | None
-    """Of the sum that it is a term of."""
-    made: CallSite | None
+    """Of the sum of terms that it is in."""
+    own: CallSite | None
+    """Where it is reduced."""
     of_classes: bool
     """Of the likelihoods of classes: one number of each sample's row."""
 
@@ -121,7 +122,7 @@ def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced
     if kind in ("mean", "sum") and not is_packed(node) and is_of_activations(node):
         given = getattr(node, "_saved_self", None)
         shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
-        if shape and (node.name().endswith("Backward0")):
+        if shape and node.name().endswith("Backward0"):
             of_classes = node.name().startswith("Nll")
             yield Reduced(kind, tuple(shape[:1] if of_classes else shape), factor, site, site_of(node), of_classes)
 
@@ -136,16 +137,10 @@ def mixed(found: list[Reduced]) -> list[Violation]:
         if sums and mean.shape[0] > 2 and num >= enough:
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
-            return [("mixed-reductions", deciding_line(mean, sums[0]), detail)]
+            other, changed = (mean, sums[0]) if mean.of_classes else (sums[0], mean)  # of classes a mean is usual
+            detail += f"; they are added at {format_site(mean.site)}, the other is made at {format_site(other.own)}"
+            return [("mixed-reductions", changed.own or sums[0].site, detail)]
     return []
-
-
-def deciding_line(mean: Reduced, total: Reduced) -> CallSite | None:
-    """Where they are added; where one function makes both and another adds what it returns, the line of the sum."""
-    added, made = total.site or mean.site, [each.made for each in (mean, total)]
-    functions = {each[0] for each in made if each is not None}
-    elsewhere = len(functions) == 1 and None not in made and added is not None and added[0] not in functions
-    return total.made if elsewhere else added
 
 
 def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation]:
@@ -162,7 +157,8 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
     away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]
     errors = [(node, factor, site) for node, factor, site in found if not divergence_weight(node)]
     for node, weight, site in away if errors else ():
-        shapes = [each.shape for term in errors for each in reduced(*term) if each.kind == "mean"]
+        means = [each for term in errors for each in reduced(*term) if each.kind == "mean"]
+        shapes = [each.shape for each in means]
         alike = [len(shape) > 1 and shape[0] == samples_of(node) for shape in shapes]
         if len(alike) < len(errors) or not all(alike):
             continue
@@ -172,7 +168,8 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
                 f"a mean over {shapes[0]} beside a divergence that is summed over each sample, and then a mean: an "
             )
             detail += f"element of it weighs {often:g} times as much, and latents cost more than they can save"
-            return [("mixed-reductions", site or errors[0][2], detail)]
+            detail += f"; they are added at {format_site(site or errors[0][2])}"
+            return [("mixed-reductions", means[0].own or site, detail)]
     return []
 
 

@@ -13,8 +13,8 @@ from gradlab.watch.followed_update import FOLLOWED, Reader
 from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, MAX_TERMS, PRODUCTS, REGRESSIONS, is_packed, split
 from gradlab.watch.graphs.networks_between import weight_of
+from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.class_losses import EPSILONS, TURNS, down
-from gradlab.watch.readers.graph_sites import site_of
 from gradlab.watch.readers.learnt_errors import is_learnt, is_square
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 

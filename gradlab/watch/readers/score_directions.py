@@ -15,7 +15,7 @@ from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.advantages import SQUARES, inputs_of
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, nodes_below, variable
 from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.readers.graph_sites import site_of
+from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 MAKERS = "gradlab_makers"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import Reader, argument, tensors_in
 from gradlab.watch.readers.sample_axes import ATTENTION, RECURRENT
@@ -18,6 +18,8 @@ from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 SCALED = "scaled_dot_product_attention"
 HIDDEN = -100.0
 """What is added to hide an entry, or less."""
+COMPARISONS = {"__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__", "eq", "ne", "lt", "gt", "le", "ge"}
+COMPARISONS |= {"__invert__", "logical_not", "bitwise_not", "bool"}
 VANISHING = 1e-30
 """Weight of an entry that is hidden so, at most."""
 PADDED = 0.05
@@ -40,6 +42,8 @@ class TokenMasks(Reader):
         """Of each self-attention its line, and whether later steps are hidden; None where some are."""
         self.targets: list[tuple[CallSite | None, Tensor]] = []
         self.found: list[Violation] = []
+        self.masks: list[tuple[CallSite | None, Tensor]] = []
+        """Comparisons, and what they are turned to, with their lines."""
         self.steps: Any = WeakTensorKeyDictionary()
         """Tensor with an entry for each token -> whether a recurrent layer, which sees no later ones, has made it."""
 
@@ -48,7 +52,9 @@ class TokenMasks(Reader):
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
+        if isinstance(result, Tensor) and result.dtype is torch.bool and result.dim() == 2 and name in COMPARISONS:
+            self.masks.append((call_site(), result))
+        elif name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
             self.tokens.append((args[0], argument(args, kwargs, 2, "padding_idx")))
             self.steps[result] = False
         elif not self.tokens:
@@ -104,7 +110,9 @@ class TokenMasks(Reader):
             return
         hidden, is_padding = hides(mask), tokens == padding
         if bool(is_padding.any()) and torch.equal(hidden, ~is_padding):
-            self.found.append(("padding-mask-inverted", call_site(), ""))
+            made = [site for site, each in self.masks if each.shape == hidden.shape and torch.equal(each, hidden)]
+            used = f"attention is given it at {format_site(call_site())}" if made else ""
+            self.found.append(("padding-mask-inverted", made[-1] if made else call_site(), used))
 
     def note_counted(self, target: Tensor, result: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Whether targets that are padding, by the embedding of the same tokens, have a loss."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import BackwardPass, Violation
-from gradlab.watch.order_sites import zeroing_line
+from gradlab.watch.order_sites import is_scaled, is_zeroed, writing_line
 from gradlab.watch.source_lines import check_line, repeats_listed
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -40,7 +40,7 @@ def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iter
     if tracker.writes.since_step or tracker.accumulated or not dropped:
         return
     if len(dropped) == len(tracker.dropped):
-        yield "zero-before-step", dropped[-1][1] or zeroing_line(site) or site, ""
+        yield "zero-before-step", dropped[-1][1] or writing_line(site, is_zeroed) or site, ""
 
 
 def note_thrown(tracker: OptimizerTracker) -> None:
@@ -77,8 +77,10 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
     if is_window(unused):
         if all(b.weight.reduction == "mean" and not b.weight.factors for b in unused):
             yield "accumulation-unscaled", unused[0].site, f"{k} micro-batches"
-        if all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in unused):
-            yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, each weighted {products[0]:.3g}"
+        twice = all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in unused)
+        if twice and tracker.attempts:  # its lines are known from the second update on
+            detail, since = f"{k} micro-batches, each weighted {products[0]:.3g}", (1,) * (tracker.first[0] == k)
+            yield "loss-divided-twice", tracker.divided_at or unused[0].site, detail, *since  # type: ignore[misc]
         if all(close(p, 1 / k) for p in products):
             if tracker.window is None and 0 < tracker.first[0] < k and close(tracker.first[1], 1 / k):
                 detail = f"the first update is made of {tracker.first[0]} micro-batch{'es' * (tracker.first[0] > 1)}"
@@ -88,7 +90,8 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
     n = tracker.window
     if n and k != n and all(close(p, 1 / n) for p in products):
         if k < n:
-            yield "remainder-underscaled", unused[0].site, f"{k} micro-batches, each weighted 1/{n}"
+            site = tracker.divided_at or unused[0].site
+            yield "remainder-underscaled", site, f"{k} micro-batches, each weighted 1/{n}"
         elif k < 2 * n:
             yield "remainder-left", site, f"{k} micro-batches in one update, each weighted 1/{n}"
 
@@ -99,7 +102,8 @@ def divided_by_hand_too(tracker: OptimizerTracker, unused: list[BackwardPass]) -
     again = len(tracker.writes.factors) == 1 and close(tracker.writes.factors[0] * k, 1)
     known = k == len(tracker.accumulated) and is_window(unused)
     if again and known and all(close(b.weight.product, 1 / k) for b in unused):
-        yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, and their gradients are divided again"
+        site = writing_line(unused[0].site, is_scaled) or unused[0].site
+        yield "loss-divided-twice", site, f"{k} micro-batches, and their gradients are divided again"
 
 
 def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from gradlab.codes.clip_bounds import extreme, tight
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.keeping_lines import keeping_line
+from gradlab.watch.order_sites import is_scaled, writing_line
 from gradlab.watch.rules.accumulation import divided_by_hand_too, is_window, loss_weights, zeroing
 from gradlab.watch.tracking import moved_weights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -64,7 +65,8 @@ def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -
     if tracker.scaling.early_update_site and unused and b.scaled:
         yield "update-every-micro-batch", tracker.scaling.early_update_site, ""
     if factors and unused and b.num_forwards and b.site == unused[-1].site and not b.weight.factors:
-        yield "gradients-scaled-by-hand", b.site, f"multiplied by {factors[0]:.3g} after backward"
+        site = writing_line(b.site, is_scaled) or b.site
+        yield "gradients-scaled-by-hand", site, f"multiplied by {factors[0]:.3g} after backward"
 
 
 def looking_ahead(tracker: OptimizerTracker, unused: list[BackwardPass], b: BackwardPass) -> Iterator[Violation]:

@@ -43,7 +43,7 @@ def at_step(
     alone = len(trackers) == 1 and not tracker.others.untracked
     if alone and not tracker.feeding.fed and tracker.feeding.starved == STARVED:
         since = tracker.attempts + 2 - STARVED
-        yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen), since
+        yield starved(tracker, seen, site, since)
     if tracker.writes.since_step:
         return
     yield from stepped_again(tracker, site)
@@ -151,8 +151,7 @@ def is_leak(tracker: OptimizerTracker, other: OptimizerTracker, b: BackwardPass)
 def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen: Seen) -> Iterator[Violation]:
     """The loop is over."""
     if not tracker.feeding.fed and tracker.feeding.starved >= OFTEN and len(trackers) > 1:
-        site = tracker.cut_site or seen.leaf_site or tracker.step_site
-        yield "step-without-gradient", site, why_starved(tracker, seen)
+        yield starved(tracker, seen, tracker.step_site)
     elif tracker.attempts >= UPDATES and not tracker.feeding.fed and not seen.num_backwards and tracker.is_still:
         yield "step-without-gradient", tracker.step_site, "no backward pass was made"
     elif (tracker.feeding.empty_steps or 0) >= OFTEN:
@@ -229,6 +228,14 @@ def site_of_freeze(tracker: OptimizerTracker, frozen: Sequence[Tensor], seen: Se
     if site is None and tracker.step_site is not None:
         site = freezing_line(tracker.step_site[0])
     return site or tracker.step_site
+
+
+def starved(tracker: OptimizerTracker, seen: Seen, site: CallSite | None, *since: int) -> Violation:
+    """Named where the graph of a loss ends, if it does; else where the optimizer is given its weights."""
+    name, detail, cut = "step-without-gradient", why_starved(tracker, seen), tracker.cut_site or seen.leaf_site
+    if cut is not None or not seen.num_backwards or tracker.of_model:
+        return name, cut or site, detail, *since  # type: ignore[return-value]
+    return made_at(name, tracker.optimizer, site, detail, *since, part=WEIGHTS)
 
 
 def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:

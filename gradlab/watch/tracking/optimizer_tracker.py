@@ -101,6 +101,8 @@ class OptimizerTracker:
     """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
     """Call site of the latest step."""
+    divided_at: CallSite | None = None
+    """Where its losses are multiplied or divided by a number last, before they go backward."""
     step_meant: CallSite | None = None
     """The line that says which optimizer steps, of the first step."""
     clip_site: CallSite | None = None

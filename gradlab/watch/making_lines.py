@@ -141,7 +141,7 @@ def attribute_line(owner: Any, name: str) -> CallSite | None:
         classes = [n for n in ast.walk(parsed(code)) if isinstance(n, ast.ClassDef) and n.name == kind.__name__]
         nodes = [n for each in classes for n in ast.walk(each) if isinstance(n, (ast.Assign, ast.AnnAssign))]
         targets = [(n, t) for n in nodes for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
-        found = [line(n) for n, t in targets if isinstance(t, ast.Attribute) and t.attr == name]
+        found = [line(n) for n, t in targets if any(getattr(each, "attr", "") == name for each in ast.walk(t))]
         if found:
             return code, min(found)
     return None

@@ -153,7 +153,8 @@ def divergent(found: list[tuple[Any, float, CallSite | None]]) -> list[Violation
         others = [f for each, f, _ in found if averaged_over(each) == samples]
         for other in [f for f in others if factor >= min(PLAIN) * f]:  # else the weight may hold their number
             detail = f"a mean over {samples} samples beside a divergence that is summed over them, which weighs "
-            return [("mixed-reductions", site, f"{detail}{samples * factor / other:g} times as much")]
+            detail += f"{samples * factor / other:g} times as much; they are added at {format_site(site)}"
+            return [("mixed-reductions", site_of(node) or site, detail)]
     away = [(node, factor * weight, site) for node, factor, site in found if (weight := divergence_weight(node))]
     errors = [(node, factor, site) for node, factor, site in found if not divergence_weight(node)]
     for node, weight, site in away if errors else ():

@@ -15,8 +15,8 @@ def best_model(keep):
     with gradlab.watch(model, optimizer, quiet=True) as watch:
         for epoch in range(3):
             train(model, optimizer, 3)
-            state = keep(model.state_dict()) if epoch == 1 else state
-        model.load_state_dict(state)  # here
+            state = keep(model.state_dict()) if epoch == 1 else state  # here
+        model.load_state_dict(state)
     return watch
 
 

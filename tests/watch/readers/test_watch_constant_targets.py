@@ -32,9 +32,9 @@ def made_anew(judge, real, made, label):
 def in_one_function(judge, real, made, label):
     def said(given, label):
         out = judge(given)
-        return F.mse_loss(out, torch.full_like(out, 1.0 if label is ONE else 0.1))  # here
+        return F.mse_loss(out, torch.full_like(out, 1.0 if label is ONE else 0.1))
 
-    return said(real, ONE) + said(made, label)
+    return said(real, ONE) + said(made, label)  # here
 
 
 def by_hand(judge, real, made, label):

@@ -67,8 +67,8 @@ def of_an_autoencoder(m, x, y, cut=False):
     x = x.repeat(8, 1)
     mean, spread = m.policy(x), m.student(x)
     away = -0.5 * torch.sum(1 + spread - mean.pow(2) - spread.exp())
-    error = F.mse_loss(m.body(x), x[:, :6], reduction="sum" if cut else "mean")
-    return error + away  # here
+    error = F.mse_loss(m.body(x), x[:, :6], reduction="sum" if cut else "mean")  # here
+    return error + away
 
 
 def of_a_wide_autoencoder(m, x, y, cut=False):
@@ -76,24 +76,26 @@ def of_a_wide_autoencoder(m, x, y, cut=False):
     x = x.repeat(4, 4)
     mean, spread = m.policy(x[:, :8]), m.student(x[:, :8])
     away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()
-    error = F.binary_cross_entropy_with_logits(F.linear(m.body(x[:, :8]), torch.ones(32, 6)), x.sigmoid())
-    return error + away / (32 if cut else 1)  # here
+    out = F.linear(m.body(x[:, :8]), torch.ones(32, 6))
+    error = F.binary_cross_entropy_with_logits(out, x.sigmoid())  # here
+    return error + away / (32 if cut else 1)
 
 
 def of_distributions(m, x, y, cut=False):
     x = x.repeat(4, 4)
     posterior = torch.distributions.Normal(m.policy(x[:, :8]), m.student(x[:, :8]).exp())
     away = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0))
-    error = F.mse_loss(F.linear(m.body(x[:, :8]), torch.ones(32, 6)), x, reduction="sum" if cut else "mean")
-    return error / (len(x) if cut else 1) + away.sum(-1).mean()  # here
+    out = F.linear(m.body(x[:, :8]), torch.ones(32, 6))
+    error = F.mse_loss(out, x, reduction="sum" if cut else "mean")  # here
+    return error / (len(x) if cut else 1) + away.sum(-1).mean()
 
 
 def of_distributions_in_sum(m, x, y, cut=False):
     """An error that is averaged over samples and summed over features."""
     mean, spread = m.policy(x), m.student(x)
-    away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum()
+    away = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum()  # here
     error = (m.body(x) - x[:, :6]).square().sum(1).mean()
-    return error + away / (len(x) if cut else 1)  # here
+    return error + away / (len(x) if cut else 1)
 
 
 def of_a_weighed_sum(m, x, y, cut=False):
@@ -143,8 +145,8 @@ def of_classes_and_places(m, x, y, cut=False):
 
 def of_an_average_error(m, x, y, cut=False):
     x = x.repeat(8, 1)
-    error, away = (m.body(x) - x[:, :6]).abs().mean(), m.policy(x).square().sum()
-    return error + away * (1 / len(x) if cut else 1)  # here
+    error, away = (m.body(x) - x[:, :6]).abs().mean(), m.policy(x).square().sum()  # here
+    return error + away * (1 / len(x) if cut else 1)
 
 
 def of_a_policy(m, x, y, cut=False):

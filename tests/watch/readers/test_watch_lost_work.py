@@ -16,9 +16,9 @@ N = 8
 def backward_after_the_epoch(model, optimizer):
     for _ in range(N):
         for x, y in batches(3):
-            loss = F.cross_entropy(model(x), y)  # here
+            loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # here
         optimizer.step()
 
 
@@ -112,9 +112,9 @@ def divided_by_hand_too(model, optimizer, again=True):
     for _ in range(N):
         for batch in batches(3):
             loss = loss_of(model, batch) / 3
-            loss.backward()  # here
+            loss.backward()
         for p in model.parameters() if again else ():
-            p.grad /= 3
+            p.grad /= 3  # here
         optimizer.step()
         optimizer.zero_grad()
 

@@ -89,8 +89,8 @@ def of_a_translation(m, tokens, y, mask=None):
 
 def of_padding(m, tokens, y, mask=None):
     tokens = torch.where(torch.arange(8) > 5, 0, tokens)
-    padding = tokens == 0 if mask is not None else tokens != 0
-    states = m.layer(m.embed(tokens), src_key_padding_mask=padding)  # here
+    padding = tokens == 0 if mask is not None else tokens != 0  # here
+    states = m.layer(m.embed(tokens), src_key_padding_mask=padding)
     return F.cross_entropy(m.out(states.mean(1)), y)
 
 

@@ -547,7 +547,7 @@ for x, y in loader:
         code="GL721",
         name="samples-as-steps",
         severity="warning",
-        message="one entry of the second dimension is read: to the layer that is a sample, and the others are left out",
+        message="this layer takes dimension 1 for the samples: one entry of it is read, and the others are left out",
         why="Recurrent and attention layers take (steps, samples, features) unless batch_first is True. Given the "
         "samples first they run over the batch as over a sequence: what a sample gives depends on other samples of the "
         "batch, and never on its own other steps.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, ModuleType
@@ -149,15 +150,17 @@ def attribute_line(owner: Any, name: str) -> CallSite | None:
 
 def layer_line(models: Iterable[nn.Module], weight: Any, site: CallSite | None) -> CallSite | None:
     """The line that makes the layer of a weight which may have the batch first, as one of recurrence or attention: the
-    only call of its class, or the line of its class's owner that holds it."""
+    only call of its class, or the line of the user's class that holds it."""
     names = ((model, name) for model in models for name, p in model.named_parameters() if p is weight)
     model, name = next(names, (None, ""))
     owner: Any = model
+    held: tuple[Any, str] = (None, "")
     for key in name.split(".")[:-1] if model is not None else ():
         layer = owner.get_submodule(key)
-        if hasattr(layer, "batch_first"):
+        held = held if type(owner).__module__.startswith("torch.") else (owner, key)
+        if "batch_first" in inspect.signature(type(layer)).parameters or isinstance(layer, nn.RNNBase):
             calls = calls_of(files_of(site), type(layer).__name__)
-            return (calls[0][0], line(calls[0][1])) if len(calls) == 1 else attribute_line(owner, key)
+            return (calls[0][0], line(calls[0][1])) if len(calls) == 1 else attribute_line(*held)
         owner = layer
     return None
 

@@ -19,12 +19,12 @@ wrong, right = TWINS.wrong, TWINS.right
 @wrong("step-without-gradient")
 def optimizer_of_an_older_model(watch):
     model = net()
-    optimizer, model = SGD(model.parameters(), 0.1), copy.deepcopy(model)
+    optimizer, model = SGD(model.parameters(), 0.1), copy.deepcopy(model)  # here
     with watch(model, optimizer) as w:
         for batch in batches(6):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 

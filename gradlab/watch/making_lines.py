@@ -46,8 +46,9 @@ def deciding_line(thing: Any, step_site: CallSite | None, part: slice = SETTINGS
     if site is None:
         return None
     files, callers = files_of(step_site, site), [site]
+    place = place_in(site, thing)
     for _ in range(DEPTH):
-        inner = line_inside(files, callers[-1], type(thing).__name__)
+        inner, place = line_inside(files, callers[-1], type(thing).__name__, place), None
         if inner is None or inner in callers:
             break
         callers.append(inner)
@@ -78,9 +79,19 @@ def made_at(
     return name, made, "; ".join(each for each in (detail, place) if each), *since  # type: ignore[return-value]
 
 
-def line_inside(files: list[CodeType], site: CallSite, kind: str) -> CallSite | None:
+def place_in(site: CallSite, thing: Any) -> int | None:
+    """Where something stands in what the call at a line returns, if that is assigned to several names."""
+    names = held_by(thing, variables=True)
+    for node in ast.walk(parsed(site[0])):
+        if isinstance(node, ast.Assign) and node.value.lineno == site[1] and isinstance(node.targets[0], ast.Tuple):
+            elements = [getattr(each, "attr", getattr(each, "id", "")) for each in node.targets[0].elts]
+            return next((i for i, each in enumerate(elements) if each in names), None)
+    return None
+
+
+def line_inside(files: list[CodeType], site: CallSite, kind: str, place: int | None) -> CallSite | None:
     """Of a call, at a line, of a function in these files: the only call in it of a class of this name, or the only one
-    whose result it returns."""
+    whose result it returns. place: of what it returns several of."""
     calls = [n for n in ast.walk(parsed(site[0])) if isinstance(n, ast.Call) and n.lineno == site[1]]
     names = {name_of(call) for call in calls} - {kind}
     found = [(c, n) for c in files for n in ast.walk(parsed(c)) if isinstance(n, FUNCTIONS) and n.name in names]
@@ -89,9 +100,11 @@ def line_inside(files: list[CodeType], site: CallSite, kind: str) -> CallSite | 
     code, nodes = found[0][0], list(walk(found[0][1].body))
     kept = {target.id: value for n in nodes for target, value in assigned_in(n) if isinstance(target, ast.Name)}
     returned = [n.value for n in nodes if isinstance(n, ast.Return)]
+    if place is not None:
+        returned = [each.elts[place] for each in returned if isinstance(each, ast.Tuple) and place < len(each.elts)]
     ends = [n for each in returned if isinstance(n := kept.get(getattr(each, "id", ""), each), ast.Call)]
     of_kind = [n for n in nodes if isinstance(n, ast.Call) and name_of(n) == kind]
-    made = of_kind or ends
+    made = (place is None and of_kind) or ends or of_kind
     return (code, line(made[0])) if len(made) == 1 else None
 
 
@@ -123,13 +136,16 @@ def assignment_line(thing: Any) -> CallSite | None:
 
 
 def assigned_in(node: ast.AST) -> list[tuple[Any, Any]]:
-    """Targets of an assignment with what each is assigned to; keys of a dictionary with their values."""
+    """Targets of an assignment with what each is assigned to, or the call that returns it among others; keys of a
+    dictionary with their values."""
     if isinstance(node, ast.Dict):
         return list(zip(node.keys, node.values, strict=True))
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return []
     if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
         return list(zip(node.targets[0].elts, node.value.elts, strict=False))
+    if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Call):
+        return [(each, node.value) for each in node.targets[0].elts]
     return [(node.targets[0], node.value)]
 
 
@@ -165,14 +181,16 @@ def layer_line(models: Iterable[nn.Module], weight: Any, site: CallSite | None) 
     return None
 
 
-def held_by(thing: Any) -> set[str]:
-    """Names of the attributes of objects, and keys of dictionaries, that running functions hold an object by."""
+def held_by(thing: Any, variables: bool = False) -> set[str]:
+    """Names of the attributes of objects, and keys of dictionaries, that running functions hold an object by, and of
+    their variables if these are asked for."""
     found: set[str] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if origin(frame.f_code.co_filename) == USER:
             for each in [*frame.f_locals.values(), *frame.f_globals.values()]:
                 found |= set(keys_to(thing, each, 2))
+            found |= {key for key, each in frame.f_locals.items() if variables and each is thing}
         frame = frame.f_back
     return found
 
@@ -236,6 +254,8 @@ def handing_function(site: CallSite, part: slice) -> str:
     read = set[str]()
     for each in given[part]:
         whole = isinstance(each, ast.Call) and name_of(each) == "parameters" and not each.args
+        if whole and function.name == "__init__":
+            return ""  # whoever is given a network decides what is trained of it
         node: Any = each.func.value if whole else getattr(each, "slice", each)  # type: ignore[attr-defined]
         node = inner.get(getattr(node, "id", ""), node)
         if isinstance(node, (ast.Name, ast.Lambda, *FUNCTIONS)):

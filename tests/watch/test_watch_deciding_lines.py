@@ -67,6 +67,19 @@ def loop(watch):
             for each in optimizers.values():
                 each.step()
 """,
+    "learning-rate-zero": """
+def optimizers_of(one, two):
+    first = torch.optim.Adam(one.parameters(), 1e-2)
+    second = torch.optim.Adam(two.parameters(), lr=0.0)  # here
+    return first, second
+def loop(watch):
+    one, two = net(), net()
+    first, second = optimizers_of(one, two)
+    with watch([one, two], [first, second]):
+        for _ in range(30):
+            update(one, first)
+            update(two, second)
+""",
     "weights-without-optimizer": """
 class Experts(nn.Module):
     def __init__(self):

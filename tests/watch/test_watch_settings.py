@@ -32,13 +32,13 @@ def rate_of_a_group(folder, unfrozen):
 def warm_up(folder, short):
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
-    schedule = LinearLR(optimizer, 0.001, total_iters=200 if short else 10_000)
+    schedule = LinearLR(optimizer, 0.001, total_iters=200 if short else 10_000)  # here
     with gradlab.watch(model, optimizer, schedule=schedule, folder=folder, quiet=True) as watch:
         for batch in batches(N):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
             optimizer.step()
-            schedule.step()  # here
+            schedule.step()
     return watch, "warm-up-unfinished"
 
 

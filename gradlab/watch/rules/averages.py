@@ -27,7 +27,8 @@ def at_check(
         if each.trained:
             other = "another weight" if each.is_held else "a weight that nothing moves,"
             detail = f"{tracker.name_of(each.weight)} follows {other} {share}"
-            used = "the optimizer made here holds it, and it is moved at"
-            yield made_at("average-in-optimizer", tracker.optimizer, site, detail, part=WEIGHTS, used=used)
+            used, name = "the optimizer made here holds it, and it is moved at", "average-in-optimizer"
+            made = made_at(name, tracker.optimizer, site, detail, part=WEIGHTS, used=used)
+            yield made if each.is_held else (name, site, detail)  # else the sides of the average are exchanged
         elif each.share > COPY:
             yield "average-inverted", site, share

@@ -196,7 +196,7 @@ def held_by_none(
     line = attribute_line(*keeper) if len(kept) == 1 and (keeper := kept.pop()) is not None else None
     if line is not None:
         return name, line, f"{names}, which parameters() does not find in a list or dictionary"
-    return made_at(name, tracker.optimizer, tracker.step_site, f"it does not hold {names}", part=WEIGHTS)
+    return made_at(name, tracker.optimizer, tracker.step_site, f"the optimizer does not hold {names}", part=WEIGHTS)
 
 
 def frozen_as_drawn(

@@ -27,7 +27,7 @@ def averaged(student, teacher, optimizer, share, taught):
 def faults(folder, share, taught=False, held=False, watched=1):
     student = net()
     teacher = net(1)
-    optimizer = SGD([*student.parameters(), *(teacher.parameters() if held else ())], 0.1)
+    optimizer = SGD([*student.parameters(), *(teacher.parameters() if held else ())], 0.1)  # here
     with gradlab.watch([student, teacher][:watched], optimizer, folder=folder, quiet=True) as watch:
         averaged(student, teacher, optimizer, share, taught)
     assert not watch.broken
@@ -42,7 +42,7 @@ def test_an_average_that_takes_nearly_all_of_the_latest_weights(watched, tmp_pat
 @pytest.mark.parametrize("taught", [True, False])
 def test_an_average_that_the_optimizer_moves_too(taught, tmp_path):
     """Without gradients it moves nothing, though it holds them."""
-    found = [("average-in-optimizer", marked(averaged))] if taught else []
+    found = [("average-in-optimizer", marked(faults))] if taught else []
     assert faults(tmp_path, lambda i: 0.02, taught, held=True) == found
 
 

@@ -126,8 +126,8 @@ class BackwardPass:
     """ids of the last weights of values that get a gradient as a part of their own target; its line."""
     comparisons: list[tuple[set[int], set[int], CallSite | None]] = field(default_factory=list)
     """Of a loss that compares outputs of networks alone: ids of the weights of both sides, and the line of each."""
-    between: set[tuple[int, int]] = field(default_factory=set)
-    """(V, U): weights of optimizer V lie between the loss and weights of optimizer U."""
+    between: dict[tuple[int, int], CallSite | None] = field(default_factory=dict)
+    """(V, U): weights of optimizer V lie between the loss and weights of optimizer U; where they are given these."""
     used_by_untracked: list[str] = field(default_factory=list)
     """Optimizers that were not passed to the watch and have stepped on it, with call sites."""
     left_in_eval: set[int] = field(default_factory=set)

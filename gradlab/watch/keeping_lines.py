@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections import deque
 from collections.abc import Iterator
-from types import CodeType, FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
-from gradlab.watch.call_site import USER, CallSite, origin
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.making_lines import WEIGHTS, calls_of, handing_function
-from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, walk
+from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, user_frames, walk
 
 ADDS = {"append", "appendleft", "extend", "insert", "add"}
 
@@ -21,13 +20,8 @@ ADDS = {"append", "appendleft", "extend", "insert", "add"}
 def keeping_line() -> CallSite | None:
     """Of what running functions hold, the only statement that adds to it; where its function is handed what it adds,
     and has but one call, that."""
-    codes, names = dict[str, CodeType](), set[str]()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if origin(frame.f_code.co_filename) == USER:
-            codes.setdefault(frame.f_code.co_filename, frame.f_code)
-            names |= {name for key, each in frame.f_locals.items() for name in keepers(key, each)}
-        frame = frame.f_back
+    codes = {frame.f_code.co_filename: frame.f_code for frame in user_frames()}
+    names = {name for f in user_frames() for key, each in f.f_locals.items() for name in keepers(key, each)}
     found = {(code, number) for code in codes.values() for number in additions(parsed(code), names)}
     if len(found) != 1:
         return None

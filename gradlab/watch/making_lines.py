@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
 
 from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
 from gradlab.watch.events import Violation
-from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, value_of, walk
+from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, user_frames, value_of, walk
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
@@ -121,17 +120,13 @@ def calls_of(files: list[CodeType], name: str) -> list[tuple[CodeType, ast.Call]
 def assignment_line(thing: Any) -> CallSite | None:
     """The line in a running function at which the variable or attribute that holds an object is assigned to a call."""
     found: list[CallSite] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        nodes = list(walk(statements(code))) if origin(code.co_filename) == USER else []
-        names = {**frame.f_globals, **frame.f_locals} if nodes else {}
+    for frame in user_frames():
+        nodes, names = list(walk(statements(frame.f_code))), {**frame.f_globals, **frame.f_locals}
         pairs = [pair for node in nodes for pair in assigned_in(node)]
         lines = [line(v) for t, v in pairs if isinstance(v, ast.Call) and value_of(t, names) is thing]
         loops = [n for n in nodes if isinstance(n, LOOPS) and encloses(n, frame.f_lineno)]
         again = [number for number in lines if any(encloses(loop, number) for loop in loops)]
-        found += [(code, number) for number in again or lines]  # what runs in each round has run last
-        frame = frame.f_back
+        found += [(frame.f_code, number) for number in again or lines]  # what runs in each round has run last
     return found[0] if len({number for _, number in found}) == 1 else None
 
 
@@ -185,13 +180,10 @@ def held_by(thing: Any, variables: bool = False) -> set[str]:
     """Names of the attributes of objects, and keys of dictionaries, that running functions hold an object by, and of
     their variables if these are asked for."""
     found: set[str] = set()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if origin(frame.f_code.co_filename) == USER:
-            for each in [*frame.f_locals.values(), *frame.f_globals.values()]:
-                found |= set(keys_to(thing, each, 2))
-            found |= {key for key, each in frame.f_locals.items() if variables and each is thing}
-        frame = frame.f_back
+    for frame in user_frames():
+        for each in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            found |= set(keys_to(thing, each, 2))
+        found |= {key for key, each in frame.f_locals.items() if variables and each is thing}
     return found
 
 

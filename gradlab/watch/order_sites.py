@@ -107,7 +107,7 @@ def calls_of(site: CallSite) -> list[ast.Call]:
 
 
 def is_at(node: Any, number: int) -> bool:
-    return node.lineno <= number <= (node.end_lineno or 0)
+    return bool(node.lineno <= number <= (node.end_lineno or 0))
 
 
 def kinds_of(node: ast.Call) -> set[str]:

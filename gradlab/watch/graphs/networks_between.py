@@ -10,12 +10,15 @@ import torch
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.graph_dtypes import GRAPHS_PER_SITE
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, is_packed, variable
+from gradlab.watch.readers.graph_sites import handed_site
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 KEPT = ("_saved_mat2", "_saved_weight")
 """What products keep of a weight."""
 VIEWS = {"TBackward0", "TransposeBackward0", "ViewBackward0", "PermuteBackward0", "ToCopyBackward0"}
 """Nodes between such a product and its weights."""
+Between = dict[tuple[int, int], "CallSite | None"]
+"""Pairs of optimizers, and the line that gives the network of the first what that of the second has made."""
 OPPOSITE = -0.1
 """Cosine below which gradients are opposed."""
 MEASURED = 3
@@ -26,11 +29,9 @@ class NetworksBetween:
     """Reads the graphs of the first backward passes of each line."""
 
     def __init__(self) -> None:
-        self.read: dict[CallSite | None, list[set[tuple[int, int]]]] = {}
+        self.read: dict[CallSite | None, list[Between]] = {}
 
-    def of(
-        self, site: CallSite | None, roots: list[torch.Tensor], trackers: Sequence[OptimizerTracker]
-    ) -> set[tuple[int, int]]:
+    def of(self, site: CallSite | None, roots: list[torch.Tensor], trackers: Sequence[OptimizerTracker]) -> Between:
         """(V, U): weights of optimizer V lie between the loss and weights of optimizer U, and not also the reverse."""
         read = self.read.setdefault(site, [])
         if len(read) < GRAPHS_PER_SITE:
@@ -38,14 +39,15 @@ class NetworksBetween:
             places = {place(p): tracker.index for tracker in trackers for p in tracker.params}
             places.pop(0, None)
             read.append(networks_between(roots, owners, places))
-        return set.union(*read)
+        known = {pair: site for each in read for pair, site in each.items() if site is not None}
+        return {pair: known.get(pair) for each in read for pair in each}
 
 
-def networks_between(roots: list[torch.Tensor], owners: dict[int, int], places: dict[int, int]) -> set[tuple[int, int]]:
+def networks_between(roots: list[torch.Tensor], owners: dict[int, int], places: dict[int, int]) -> Between:
     """owners, places: id of a parameter, and its address in memory -> index of its optimizer."""
     below: dict[Any, set[int]] = {}
     """Node -> optimizers whose parameters it reaches."""
-    pairs: set[tuple[int, int]] = set()
+    pairs: Between = {}
     stack = [(root.grad_fn, False) for root in roots if root.grad_fn is not None]
     while stack and len(below) < MAX_NODES:
         node, inputs_done = stack.pop()
@@ -61,8 +63,9 @@ def networks_between(roots: list[torch.Tensor], owners: dict[int, int], places: 
                 weights = {owners[id(w)] for each in inputs if id(w := weight_of(each)) in owners}
                 if (frozen := frozen_weight(node)) in places:
                     weights.add(places[frozen])
-                pairs |= {(v, u) for v in weights for u in below[node] if u != v}
-    return {(v, u) for v, u in pairs if (u, v) not in pairs}
+                found = {(v, u) for v in weights for u in below[node] if u != v} - pairs.keys()
+                pairs |= dict.fromkeys(found, handed_site(node, inputs) if found else None)
+    return {(v, u): site for (v, u), site in pairs.items() if (u, v) not in pairs}
 
 
 def weight_of(node: Any) -> Any:

@@ -24,7 +24,7 @@ from gradlab.watch.graphs.loss_graph import (
     target_size,
     terms_of,
 )
-from gradlab.watch.graphs.networks_between import NetworksBetween, foreign_gradients, is_opposed
+from gradlab.watch.graphs.networks_between import Between, NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.graphs.reversals import Reversals
 from gradlab.watch.graphs.scaled_gradients import ScaledGradients
 from gradlab.watch.instrumentation import Instrumentation
@@ -43,7 +43,7 @@ TARGETS_EVERY, OFTEN = 8, 512
 COUNTED = 64
 """Backward passes whose targets are counted also where none is accumulated."""
 
-Graph = tuple["set[torch.dtype] | None", Places, bool, Places, list[Comparison], set[tuple[int, int]]]
+Graph = tuple["set[torch.dtype] | None", Places, bool, Places, list[Comparison], Between]
 """Floating point types, and `BackwardPass.advantages`, `is_policy`, `bootstraps`, `comparisons` and `between`."""
 
 
@@ -230,7 +230,7 @@ class BackwardObserver:
         loop.seen.regressed |= regressed
         ask(loop.unheld.note_terms, roots)
         loop.seen.contrasted |= ask(contrasted, roots, default=set())
-        between = ask(self.networks.of, site, roots, loop.trackers, default=set()) if several else set()
+        between = ask(self.networks.of, site, roots, loop.trackers, default={}) if several else {}
         moved, compared = ask(bootstraps, roots, default={}), ask(comparisons, roots, default=[])
         graph = ask(self.dtypes.of, site, roots), advantages, is_policy, moved, compared, between
         self.graphs[key] = (known[0] if known else 0) + 1, graph

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import call_site
+from gradlab.watch.call_site import call_site, call_stack
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.loss_graph import loss_weight, mark_scaled
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.making_lines import handed_from
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, calls
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
@@ -48,7 +49,7 @@ class GradScalerObserver:
         weights = [loss_weight(loss, self.tracker.tensor) for loss in losses]
         twice = any(w.num_scales or self.tracker.has_scaled(loss) for w, loss in zip(weights, losses, strict=True))
         if twice and self.loop.trackers:
-            self.loop.add_fault("loss-scaled-twice", call_site(), self.loop.trackers[0])
+            self.loop.add_fault("loss-scaled-twice", handed_from(call_stack()), self.loop.trackers[0])
 
         def after(result: Any, error: bool) -> None:
             for scaled, loss, weight in zip(tensors_in([result]), losses, weights, strict=not error):

@@ -108,7 +108,13 @@ def stepped_on_by_others(
                 if not other.started:
                     yield held_twice(tracker, other, site)
             elif is_leak(tracker, other, b):
-                yield "gradient-of-another-loss", b.site, f"a step at {format_site(other.step_site)} was made on it"
+                through_this = (tracker.index, other.index) in b.between
+                given = None if through_this else b.between.get((other.index, tracker.index))
+                yield (
+                    "gradient-of-another-loss",
+                    given or b.site,
+                    f"a step at {format_site(other.step_site)} was made on it",
+                )
         if b.used_by_untracked:
             yield "weights-in-two-optimizers", site, f"the other step is that of {b.used_by_untracked[0]}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import deque
 from collections.abc import Iterator
 from types import ModuleType
@@ -17,17 +18,18 @@ from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, u
 ADDS = {"append", "appendleft", "extend", "insert", "add"}
 
 
-def keeping_line() -> CallSite | None:
+@functools.lru_cache(maxsize=100)
+def keeping_line(site: CallSite | None) -> CallSite | None:
     """Of what running functions hold, the only statement that adds to it; where its function is handed what it adds,
-    and has but one call, that."""
+    and has but one call, that. site: of the loss's backward pass."""
     codes = {frame.f_code.co_filename: frame.f_code for frame in user_frames()}
     names = {name for f in user_frames() for key, each in f.f_locals.items() for name in keepers(key, each)}
     found = {(code, number) for code in codes.values() for number in additions(parsed(code), names)}
     if len(found) != 1:
         return None
-    site = found.pop()
-    calls = calls_of(list(codes.values()), name) if (name := handing_function(site, WEIGHTS)) else []
-    return (calls[0][0], line(calls[0][1])) if len(calls) == 1 else site
+    kept = found.pop()
+    calls = calls_of(list(codes.values()), name) if (name := handing_function(kept, WEIGHTS)) else []
+    return (calls[0][0], line(calls[0][1])) if len(calls) == 1 else kept
 
 
 def keepers(key: str, value: Any, depth: int = 2) -> Iterator[str]:

@@ -58,6 +58,7 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     return None
 
 
+@functools.lru_cache(maxsize=100)
 def writing_line(site: CallSite | None, writes: Callable[[Any], bool]) -> CallSite | None:
     """The only line in a file that writes to gradients in such a way; that of the only call of its function, if that
     does nothing else. None where there are none, or several."""

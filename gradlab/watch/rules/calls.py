@@ -140,7 +140,7 @@ def synchronization(
 def kept_graphs(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
     tokens = tracker.graph_tokens
     if len(tokens) == KEPT_GRAPHS and all(any(token() is not None for token in update) for update in tokens):
-        site, kept = unused[-1].site if unused else None, keeping_line()
+        site, kept = unused[-1].site if unused else None, keeping_line(unused[-1].site if unused else None)
         yield "loss-kept-with-graph", kept or site, f"it goes backward at {format_site(site)}" if kept and site else ""
     if unused:
         tokens.append([b.graph_token for b in unused if b.graph_token is not None])

@@ -106,7 +106,9 @@ def stepped_on_by_others(
         for other in [trackers[i] for i in b.used_by if i < len(trackers)]:
             if other.ids & tracker.ids:
                 if not other.started:
-                    yield held_twice(tracker, other, site)
+                    if other.index not in tracker.others.shared:  # it is seen at each update
+                        tracker.others.shared[other.index] = held_twice(tracker, other, site)
+                    yield tracker.others.shared[other.index]
             elif is_leak(tracker, other, b):
                 through_this = (tracker.index, other.index) in b.between
                 given = None if through_this else b.between.get((other.index, tracker.index))

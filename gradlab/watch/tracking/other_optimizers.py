@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.events import BackwardPass
+from gradlab.watch.events import BackwardPass, Violation
 
 MAX_THROUGH = 16
 """Passes that are kept."""
@@ -28,6 +28,8 @@ class OtherOptimizers:
     """Passes that it has stepped on and that reached it through weights of another one (its index)."""
     parts: list[tuple[set[int], bool, object]] = field(default_factory=list)
     """ids of weights of its own that a loss gave gradients to, alone; whether others lie between; which loss."""
+    shared: dict[int, Violation] = field(default_factory=dict)
+    """Index of another one that steps on the same gradients of the same weights -> what is said of it."""
     num_compared: int = 0
     """Times that gradients of another one's loss were compared with what was added to them."""
     num_opposed: int = 0

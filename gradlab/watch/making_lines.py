@@ -248,7 +248,8 @@ def handing_function(site: CallSite, part: slice) -> str:
         whole = isinstance(each, ast.Call) and name_of(each) == "parameters" and not each.args
         if whole and function.name == "__init__":
             return ""  # whoever is given a network decides what is trained of it
-        node: Any = each.func.value if whole else getattr(each, "slice", each)  # type: ignore[attr-defined]
+        node: Any = each.func.value if whole else each  # type: ignore[attr-defined]
+        node = node.slice if each in owner and isinstance(node, ast.Subscript) else node  # as of `optimizers[name]`
         node = inner.get(getattr(node, "id", ""), node)
         if isinstance(node, (ast.Name, ast.Lambda, *FUNCTIONS)):
             read |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}

@@ -191,7 +191,9 @@ def backward(call: CallSite, owner: Value) -> Value:
     else:
         if owner.kind == "unknown" and not call.args and not owner.framework:
             owner.become_tensor()
-        call.emit("backward", owner)
+        given = call.keywords.get("gradient") or call.first  # scaled in place of the loss
+        scaled = given.scaled if given is not None else None
+        call.emit("backward", owner.derived("tensor", scaled=scaled) if scaled is not None else owner)
     return Value()
 
 

@@ -41,6 +41,20 @@ CASES = {
         loss = (other + F.l1_loss(fake, y)) * weight
         loss.backward()
         scaler.step(first)""",
+    "a gradient that is scaled": """
+        second.zero_grad()
+        scaler.scale(mine).backward()
+        scaler.step(second)
+        first.zero_grad()
+        fake.backward(scaler.scale(compute(fake)))
+        scaler.step(first)""",
+    "a gradient that is not scaled": """
+        second.zero_grad()
+        scaler.scale(mine).backward()
+        scaler.step(second)
+        first.zero_grad()
+        fake.backward(compute(fake))  # expect: GL207
+        scaler.step(first)""",
     "one of two losses": """
         second.zero_grad()
         mine.backward()  # expect: GL207

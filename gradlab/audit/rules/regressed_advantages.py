@@ -99,15 +99,22 @@ def ratio(node: ast.expr) -> bool:
 def compared(node: ast.AST) -> list[set[str]]:
     """The text of what is squared, or those of what a regression compares, without numbers: one has a graph."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return [{ast.unparse(node.left)}]
+        return squared(node.left)
     if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Attribute, ast.Name)):
         return []
     name = called_name(node) or getattr(node.func, "attr", "")
     if name in ("pow", "square"):
         own = isinstance(node.func, ast.Attribute) and dotted(node.func.value) != "torch"
-        return [{ast.unparse(one) for one in ([getattr(node.func, "value")] if own else node.args[:1])}]  # noqa: B009
+        return [pair for one in ([getattr(node.func, "value")] if own else node.args[:1]) for pair in squared(one)]  # noqa: B009
     sides = node.args[:2] if REGRESSIONS.search(name) else []
     return [{ast.unparse(one) for one in sides if not is_number(one)}] if len(sides) == 2 else []
+
+
+def squared(node: ast.expr) -> list[set[str]]:
+    """Of what is squared its text, and those of the sides of a difference."""
+    difference = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+    sides = [node.left, node.right] if difference else []  # type: ignore[attr-defined]
+    return [{ast.unparse(node)}, *([{*map(ast.unparse, sides)}] if sides and not any(map(is_number, sides)) else [])]
 
 
 def is_number(node: ast.AST) -> bool:
@@ -116,20 +123,21 @@ def is_number(node: ast.AST) -> bool:
 
 
 def differences(function: ast.FunctionDef) -> dict[str, tuple[str, str]]:
-    """The names that a function binds once, to a difference, each with the texts of its sides; "" if bound again."""
+    """The names that are a difference, whatever they were before, with the texts of its sides; "" if bound again."""
     blocks = [n for n in walk(function) if isinstance(n, ast.With) and "no_grad" in contexts(n)]
     without = {id(part) for block in blocks for part in walk(block)}
-    made = [one for n in walk(function) for one in bindings(n)]
-    times = Counter(name for name, _ in made)
     names = [n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     stored = Counter(n.id for n in names)
+    always = {id(one) for one in function.body}
+    last = {n.id: n.lineno for n in sorted(names, key=lambda n: n.lineno)}
+
     found = {
         name: value
-        for name, value in made
+        for n in walk(function)
+        for name, value in bindings(n)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and id(value) not in without
-        if times[name] == stored[name] == 1
+        if stored[name] == 1 or (id(n) in always and n.lineno == last[name] and name not in map(dotted, walk(value)))
     }
-    last = {n.id: n.lineno for n in sorted(names, key=lambda n: n.lineno)}
 
     def text(side: ast.expr, line: int) -> str:
         return ast.unparse(side) if last.get(dotted(side), 0) <= line else ""

@@ -31,6 +31,22 @@ CASES = {
     advantage = rollouts.returns - values
     value_loss = F.mse_loss(values, rollouts.returns)
     loss = value_loss - (advantage * log_probs * rollouts.masks).mean()  # expect: GL711""",
+    "the square of the difference, of a name that was something else before": """
+    advantage = rollouts.advantages
+    advantage = rollouts.returns - values
+    value_loss = 0.5 * (values - rollouts.returns).pow(2).mean()
+    loss = value_loss - (advantage * log_probs).mean()  # expect: GL711""",
+    "the square of a difference, where the name may be something else": """
+    advantage = rollouts.advantages
+    if rollouts.fresh:
+        advantage = rollouts.returns - values
+    value_loss = 0.5 * (values - rollouts.returns).pow(2).mean()
+    loss = value_loss - (advantage * log_probs).mean()""",
+    "less its mean": """
+    advantage = rollouts.advantages
+    advantage = advantage - values
+    value_loss = 0.5 * (advantage - values).pow(2).mean()
+    loss = value_loss - (advantage * log_probs).mean()""",
     "a regression of another value": """
     advantage = rollouts.returns - rollouts.values
     value_loss = F.mse_loss(values, rollouts.returns)

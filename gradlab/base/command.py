@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -40,6 +41,11 @@ def exit_code(work: Callable[[list[str]], int], arguments: list[str] | None = No
 def key(override: str) -> str:
     """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
     return override.lstrip("+~").split("=")[0]
+
+
+def appended(override: str) -> str:
+    """Hydra wants a plus before what is put into a mapping."""
+    return "+" * bool(re.match(r"(\w+\.kwargs|loss\.weights)[.=]", override)) + override
 
 
 def identity(overrides: list[str]) -> list[str]:

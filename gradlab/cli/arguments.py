@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from gradlab.base import components
-from gradlab.base.command import key
+from gradlab.base.command import appended, key
 from gradlab.base.errors import EXTRAS, MORE, Usage
 from gradlab.base.suggestions import did_you_mean, must_be
 
@@ -38,11 +38,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def normal(argument: str) -> str:
     """Hydra wants a plus before what is put into a mapping, and quotes around letters that are not ASCII."""
-    plus = "+" * bool(re.match(r"(\w+\.kwargs|loss\.weights)[.=]", argument))
     name, equals, value = argument.partition("=")
     if equals and not value.isascii() and not re.search(r"""[,'"()\[\]{}$\\]""", value):
         argument = f"{name}='{value}'"
-    return "fix=true" if argument == "+fix=true" else plus + argument
+    return "fix=true" if argument == "+fix=true" else appended(argument)
 
 
 def check_flags(args: argparse.Namespace) -> None:

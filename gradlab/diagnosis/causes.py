@@ -6,6 +6,7 @@ import math
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WILD, FinishedRun
+from gradlab.diagnosis.series import median
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 
 NOTABLE_PEAK = 5.0
@@ -58,11 +59,14 @@ def excluded(run: FinishedRun) -> list[str]:
     h = run.history
     usual = min(filter(math.isfinite, (h.norm_drift[0], h.norms_of_all.median)), default=0.0)
     bounded = h.largest <= NOTABLE_PEAK * usual and not run.ended_nonfinite and run.status != "failed"
+    later = [*h.update_ratios.values][1:]
+    throughout = len(later) > 0 and median(sorted(later)) > LARGE_UPDATE  # not the first alone, nor those of a spike
     known = {
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
-        "gradients are not clipped": run.clips or bounded,
+        "gradients are not clipped": run.clips or bounded or (run.second_moments and throughout),
         "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
-        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first
+        "there is no warm-up": throughout
+        or h.lr_highest > 1.5 * h.lr_first
         or any(r <= LARGE_UPDATE for r in h.update_ratios.values[:1]),
         "Adam's second moments lag (beta2)": not run.second_moments,
     }

@@ -18,6 +18,7 @@ USUAL_BATCH = 32
 """Samples of which batch norm's means and spreads are steady."""
 RARE = 0.01
 """Share of windows without a target that is no matter."""
+NORMALISED = "subtract the mean of the inputs, feature by feature, and divide by their spread"
 BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
 """Findings that name samples of the training set."""
 
@@ -99,8 +100,14 @@ def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("input_size"):
-        what = "subtract the mean of the inputs, feature by feature, and divide by their spread"
-        yield code("inputs", what, f"the first layer is usually given up to {size:.2g}")
+        yield code("inputs", NORMALISED, f"the first layer is usually given up to {size:.2g}")
+
+
+def rounded_inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Those that fp16 cannot hold."""
+    if e.overflow is not None and e.overflow.of_data and e.overflow.output_max is not None:
+        why = f"{e.overflow.module or 'the model'} is given up to {e.overflow.output_max:.2g}"
+        yield code("inputs", NORMALISED, why)
 
 
 def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -136,13 +136,20 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Less weight for all terms but those that are not learnt."""
+    """As much weight for those that are not learnt as another has; where they have it, less for all others."""
     unlearnt = e.found.get("unlearnt_term", {}).get("terms", [])
     names, weights = listed(unlearnt), getattr(c.loss, "weights", None)
     they = "is" if len(unlearnt) == 1 else "are"
     if weights is not None and (others := [name for name in e.terms if name not in unlearnt]):
-        made = {**weights, **{name: two_digits(OUTWEIGHED * weights.get(name, 1.0)) for name in others}}
-        why = f"{names} {they} not learnt: a hundredth of the weight of {listed(others)}"
+        of = {name: weights.get(name, 1.0) for name in e.terms}
+        most = max(abs(of[name]) for name in others)
+        if light := {name: math.copysign(most, of[name]) for name in unlearnt if 0 < abs(of.get(name, 1.0)) < most}:
+            # a step of SGD is as small as its weight, however little the others have
+            made, largest = {**weights, **light}, listed([name for name in others if abs(of[name]) == most])
+            why = f"{names} {they} not learnt: the weight of {largest}"
+        else:
+            made = {**weights, **{name: two_digits(OUTWEIGHED * of[name]) for name in others}}
+            why = f"{names} {they} not learnt: a hundredth of the weight of {listed(others)}"
         yield setting("loss.weights", why, {"loss.weights": made})
     lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
     yield code("weights", lines, f"{names} {they} not learnt")

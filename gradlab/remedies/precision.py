@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradlab.config.schema import Config
+from gradlab.diagnosis.replay.overflow import RESULT
 from gradlab.diagnosis.rules.nonfinite import LARGEST_FP16
 from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
@@ -23,7 +24,10 @@ def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
         module = "what comes before " * (o.phase == "between") + (o.module or "the model")
         scaled = "the backward pass" + ", the loss scale included," * c.precision.scaled
         what = module if o.phase in ("forward", "between") else scaled
-        why = f"{what} computes {o.output_max:.3g}: fp16 ends at 65504, bf16 where fp32 does"
+        made = f"{what} computes {o.output_max:.3g}"
+        if o.phase == "forward" and o.rounded not in (None, RESULT):  # it is not what the module computes
+            made = f"the {o.rounded} of {what} reaches {o.output_max:.3g}"
+        why = f"{made}: fp16 ends at 65504, bf16 where fp32 does"
         yield replace(named("bf16"), why=why)
     else:
         yield named("bf16")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gradlab.config.schema import Config
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
-from gradlab.remedies.data import inputs, samples, target_scale, targets, whole_batches, windows
+from gradlab.remedies.data import inputs, rounded_inputs, samples, target_scale, targets, whole_batches, windows
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     TOO_FAR,
@@ -182,7 +182,7 @@ def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def collapse(e: Evidence, c: Config) -> Iterator[Proposal]:
     too_far = excess(e) > TOO_FAR  # no precision holds such updates
-    for maker in (loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates))):
+    for maker in (loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates)), rounded_inputs):
         yield from maker(e, c)
 
 

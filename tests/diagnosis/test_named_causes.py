@@ -63,6 +63,59 @@ def test_the_rate_is_a_cause_of_an_overflow_that_few_batches_have_with_the_initi
     assert "initial weights" in causes[0] and any("learning rate" in c for c in causes) == rate
 
 
+@pytest.mark.parametrize(
+    ("rounded", "healthy", "of_data"), [("input", None, True), ("input", "b", False), (None, None, False)]
+)
+def test_inputs_are_the_only_cause_of_what_overflows_before_anything_is_computed(
+    rounded: str | None, healthy: str | None, of_data: bool
+) -> None:
+    o = Overflow("forward", "a", "Linear", output_max=1e6, limit=65504.0, rounded=rounded, healthy=healthy)
+    lines = [line(i, math.nan, math.nan, skipped=True) for i in range(1, 20)]
+    known = {"fp16_forward": True, "dynamic_loss_scale": True, "scale_too_small": True, "overflow": o}
+    found = verdict(lines, initial_overflows=(8, 8), **known, **FAILED)
+    for code, causes in (
+        ("overflow_fp16", ["inputs that are too large"]),
+        ("scale_collapse", ["inputs pass fp16's largest number, 65504"]),
+    ):
+        assert (told(found, code).causes == causes) == of_data
+
+
+@pytest.mark.parametrize(
+    ("later", "moments", "clipped", "warm"),
+    [
+        (0.03, True, False, False),
+        (0.03, False, True, False),
+        (2e-3, True, True, True),
+        (2e-3, False, True, True),
+    ],
+)
+def test_neither_clipping_nor_a_warm_up_is_missed_where_all_updates_are_too_large(
+    later: float, moments: bool, clipped: bool, warm: bool
+) -> None:
+    """The step of Adam is of the rate's size, whatever the gradient's is; after a warm-up it would be as large."""
+    stream, ratios = MetricStream(Thresholds()), [4.0] + [later] * 7
+    for i in range(1, 401):
+        ratio = {"update/ratio": ratios[i // 50]} if i % 50 == 1 else {}
+        stream.observe(line(i, 4.0 + 4 * (i > 20), 50.0 if i == 300 else 1.0) | ratio)
+    found = told(diagnose(stream, Measurements(constant=3.3, second_moments=moments)), "diverged")
+    assert ("gradients are not clipped" in found.causes, "there is no warm-up" in found.causes) == (clipped, warm)
+
+
+@pytest.mark.parametrize("decayed", [True, False])
+def test_a_norm_that_decays_has_the_cause_that_is_known(decayed: bool) -> None:
+    """Of a model that learns, its minimum; of weights that decay took away, this."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 401):
+        shrunk = 0.98**i
+        known = {"param/norm": 5.0 * shrunk, "update/ratio": 0.02} if decayed else {}
+        stream.observe(line(i, 2.3 if decayed else 2.3 * shrunk, shrunk) | known)
+    decay = (lambda rate, moved, pull: 10.0) if decayed else None
+    found = told(diagnose(stream, Measurements(constant=2.3, decay=decay)), "decaying_norm")
+    assert found.causes == (
+        ["weight decay that has taken the weights away"] if decayed else ["the loss nears its minimum"]
+    )
+
+
 @pytest.mark.parametrize(("size", "causes"), [(1e6, ["the initial weights are too large"]), (0.6, [])])
 def test_an_overflow_before_any_update_is_caused_by_what_was_measured_to_be_large(size: float, causes: list) -> None:
     stream = MetricStream(Thresholds(), ["a.weight"])

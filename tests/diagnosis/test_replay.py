@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from gradlab.cli.replay import main
 from gradlab.data.spec import Spec
 from gradlab.diagnosis.replay.overflow import RESULT, Overflow
-from gradlab.diagnosis.replay.replay import replay
+from gradlab.diagnosis.replay.replay import first_overflow_forward, replay
 from gradlab.models.base import ModelOption
 from gradlab.models.lstm import LSTMOption
 from gradlab.models.sigmoid_mlp import SigmoidMLPOption
@@ -692,3 +692,12 @@ def test_a_failure_before_a_resumption_leaves_nothing(tmp_path: Path) -> None:
     again = trainer(tmp_path, *FAST)
     again.config = replace(again.config, resume=str(tmp_path))
     assert again.run().status == "completed" and not (tmp_path / "crash.pt").exists()
+
+
+def test_an_overflow_of_one_batch_does_not_break_the_running_means_for_the_next() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    batch = torch.tensor([[1e5, 1.0], [-2e5, 0.5], [3.0, 1.0]]), torch.zeros(3, 3)
+    for _ in range(2):
+        found = first_overflow_forward(model, MeanSquaredError(), FP16().build(CPU), *batch)
+        assert found is not None and (found.phase, found.module) == ("forward", "0") and found.of_data
+    assert all(torch.isfinite(b).all() for b in model.buffers())

@@ -150,6 +150,37 @@ def test_terms_that_outweigh_one_weigh_less(terms: Sequence[str]) -> None:
     assert "raise the weight of recon" in lines(e, *own) and changed(e) == []
 
 
+@pytest.mark.parametrize(
+    ("own", "made"),
+    [
+        ("recon: 1e-4", "recon: 1.0"),
+        ("recon: -0.5, kl: 3.0", "recon: -3.0, kl: 3.0"),
+        ("recon: 0.0", "recon: 0.0, kl: 0.01"),
+    ],
+)
+def test_a_term_of_little_weight_gets_as_much_as_another(own: str, made: str) -> None:
+    """Less for the others would leave a step of SGD as small as it is; a weight of zero is meant."""
+    e = Evidence("unlearnt_term", {"unlearnt_term": {"terms": ["recon"]}}, ratios=[1e-3] * 5, terms=["recon", "kl"])
+    assert changed(e, *OWN, f"+loss.weights={{{own}}}") == [[f"loss.weights={{{made}}}"]]
+
+
+@pytest.mark.parametrize(
+    ("rounded", "healthy", "said"),
+    [
+        ("input", None, "the input of a reaches 1e+06"),
+        ("weight", "b", "the weight of a reaches 1e+06"),
+        ("result", "b", "a computes 1e+06"),
+        (None, "b", "a computes 1e+06"),
+    ],
+)
+def test_what_goes_into_a_module_is_not_what_it_computes(rounded: str | None, healthy: str | None, said: str) -> None:
+    o = Overflow("forward", "a", "Linear", output_max=1e6, limit=65504.0, rounded=rounded, healthy=healthy)
+    e = Evidence("scale_collapse", overflow=o, failed_at=1, planned=300, skipped=30, streak=30)
+    found = tries(e, *CUSTOM, "precision=fp16")
+    assert found[0].overrides == ["precision=bf16"] and found[0].why.startswith(said)
+    assert ("subtract the mean of the inputs" in " ".join(t.lines for t in found)) == (healthy is None)
+
+
 @pytest.mark.parametrize(("empty", "times"), [(0.6, 10), (1.0, None), (0.0, None)])
 def test_windows_are_to_hold_so_much_that_few_are_empty(tmp_path: Path, empty: float, times: int | None) -> None:
     steps = [made.line(i, 1.0, **{"update/empty": i % 10 < 10 * empty}) for i in range(1, 101)]

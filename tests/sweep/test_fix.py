@@ -74,6 +74,12 @@ def test_the_largest_rate_that_cures_is_proven_to_a_factor(edge: float) -> None:
     assert all("expect=any" in job and "model=lstm" in job for jobs in rounds for job in jobs)
 
 
+def test_what_is_put_into_a_mapping_has_a_plus_in_jobs_of_the_search_too() -> None:
+    weights = Change("loss.weights", ("loss.weights={a: 1.0}",), "a is not learnt")
+    _, rounds = run(lambda v: "1.0" in v.get("loss.weights", ""), plan([weights]))
+    assert "+loss.weights={a: 1.0}" in rounds[0][0] and not any(o.startswith("loss.weights") for o in rounds[0][0])
+
+
 def test_a_bound_that_cures_is_loosened_where_there_was_none() -> None:
     def world(v: dict[str, str]) -> bool:
         return float(v.get("clip.max_norm", math.inf)) <= 7

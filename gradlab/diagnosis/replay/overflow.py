@@ -95,6 +95,11 @@ class Overflow:
         return self.operand_max is not None and self.operand_max <= MODERATE
 
     @property
+    def of_data(self) -> bool:
+        """Whether it is what the model was given that a narrower type could not hold, before anything was computed."""
+        return self.rounded == "input" and self.healthy is None and self.phase == "forward"
+
+    @property
     def after(self) -> str:
         """What was still finite."""
         if self.healthy is None:

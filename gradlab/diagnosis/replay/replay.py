@@ -47,13 +47,18 @@ class Replay:
 def first_overflow_forward(
     model: torch.nn.Module, loss_fn: Loss, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
 ) -> Overflow | None:
-    """The first non-finite tensor of a forward pass alone, in the mode that the model is in."""
+    """The first non-finite tensor of a forward pass alone, in the mode that the model is in; buffers are restored."""
     from gradlab.diagnosis.replay.trace import Trace  # loads PyTorch: not before the configuration was checked
 
+    buffers = [b.clone() for b in model.buffers()]
     trace = Trace(model)
-    with torch.enable_grad(), steps_shown(model), trace.hooks():  # what needs no gradient may be a mask
-        forward(trace, loss_fn, precision, inputs, targets)
-    return report(trace, 0.0, 0.0, 1).first
+    try:
+        with torch.enable_grad(), steps_shown(model), trace.hooks():  # what needs no gradient may be a mask
+            forward(trace, loss_fn, precision, inputs, targets)
+        return report(trace, 0.0, 0.0, 1).first
+    finally:  # the running mean of an overflow would break the next batch
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.data.copy_(before)
 
 
 def replay(

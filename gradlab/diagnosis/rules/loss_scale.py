@@ -82,6 +82,8 @@ class ScaleCollapse(Rule):
             found.causes = [c for c in found.causes if "learning rate" not in c]
         elif 2 * run.history.skipped_bad > skips:  # by the forward pass
             found.causes = found.causes[::-1]
+        if run.overflow is not None and run.overflow.of_data:
+            found.causes = ["inputs pass fp16's largest number, 65504"]
         return found
 
 
@@ -155,6 +157,8 @@ class OverflowFP16(Rule):
         found = self.found("critical", f"{o}{initially}", None, module=o.module, output=o.output_max)
         found.evidence |= {"initial_overflows": many} if many else {}
         found.causes = [start, sums, *[rate] * run.worsened] if run.bad_at_first else [rate, sums]
+        if o.of_data:  # before any sum, and whatever the weights
+            found.causes = ["inputs that are too large"]
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

@@ -69,4 +69,9 @@ class Decaying(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation < -self.order and last < first / self.factor):
             return None
-        return self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
+        found = self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
+        if run.decayed is not None:
+            found.causes = ["weight decay that has taken the weights away"]
+        elif run.learns:
+            found.causes = found.causes[:1]
+        return found

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradlab.base.command import pasted
+from gradlab.base.command import appended, pasted
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.sweep.grid.axes import Point
 from gradlab.sweep.search import cure as cures
@@ -90,7 +90,7 @@ class FixSearch:
             more.append(f"seed={trial.seed}")
         if trial.updates is not None:
             more.append(f"trainer.updates={trial.updates}")
-        return tuple(pasted(pasted(list(self.plan.overrides), list(own)), more))
+        return tuple(map(appended, pasted(pasted(list(self.plan.overrides), list(own)), more)))
 
     def tell(self, seen: Sequence[FinishedJob]) -> None:
         for trial, job in zip(self.asked, seen, strict=False):

@@ -493,7 +493,7 @@
     axis,
     "steps",
     "How far an update moves each layer",
-    "The norm of a layer's change over the norm of its weights. About 10⁻³ is usual; a tenth tears the weights apart, 10⁻⁶ leaves them where they are.",
+    "The norm of a layer's change over the norm of its weights. About 10⁻³ is usual; a tenth in update after update tears the weights apart, 10⁻⁶ leaves them where they are.",
     STEPS,
   );
   const activations = new LayerMap(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WILD, FinishedRun
 from gradlab.diagnosis.series import median
@@ -19,6 +20,8 @@ UNLEARNT = (*DROWNED, "memorising", "update_too_large")
 """Findings of runs that do not learn, whatever it looks like."""
 SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
+BRAKES = 10.0
+"""Times a usual element of the gradient, above which eps makes steps of little else."""
 FLAT_UNITS = ("dead_units", "saturated_units")
 SCALED = ("exploding", "diverged", *FLAT_UNITS, "not_learning")
 """Findings that inputs of wild scale may explain."""
@@ -29,6 +32,7 @@ def explain(run: FinishedRun, finding: Finding) -> None:
     known = excluded(run)
     finding.causes = [cause for cause in finding.causes if cause not in known]
     drowned(run, finding)
+    braked(run, finding)
     summed(run, finding)
     inspected(run, finding)
     scaled(run, finding)
@@ -86,6 +90,19 @@ def drowned(run: FinishedRun, finding: Finding) -> None:
         of = "that of the first ones" if first else "their norm"
         finding.causes = [f"the noise that is added to gradients, with {times:.2g} times {of}", *finding.causes]
         finding.evidence["noise"] = times
+
+
+def braked(run: FinishedRun, finding: Finding) -> None:
+    """An eps far above the gradient's usual size as the only cause of updates that are too small."""
+    h, shapes = run.history, (run.header or {}).get("shapes") or []
+    if finding.code not in ("stalled", "not_learning") or not h.update_ratios.median < TYPICAL_RATIO or not shapes:
+        return
+    size = h.usual_norm / sum(map(math.prod, shapes)) ** 0.5
+    if size > 0 and run.eps > BRAKES * size:
+        finding.causes = [
+            f"the optimizer's eps, {run.eps / size:.3g} times a usual element of the gradient: steps shrink"
+        ]
+        finding.evidence["eps"] = run.eps / size
 
 
 def inspected(run: FinishedRun, finding: Finding) -> None:

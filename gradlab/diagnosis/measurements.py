@@ -43,6 +43,8 @@ class Measurements:
     """Where the graph of weights ends that it depends on, as far as known: a term of it may be trained by nothing."""
     second_moments: bool = True
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
+    eps: float = 0.0
+    """What such an optimizer adds to the root of a second moment, where that is more than its default."""
     noise: float = 0.0
     """Norm of the noise that was added to the gradient of the last update, as expected."""
     input_size: float = math.nan

@@ -144,6 +144,20 @@ def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield rate(e, c, factor, f"{moved(e, c)}: this rate{of} makes the median {factor * e.usual_ratio:.2g}")
 
 
+def too_slow(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where something is learnt, at updates that are no smaller than usual ones may be."""
+    if e.found.get("not_learning", {}).get("slow") and e.usual_ratio >= SMALL_UPDATE:
+        yield rate(e, c, min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and evaluations fell to the last")
+
+
+def smaller_eps(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The default of an optimizer whose own makes its steps too small."""
+    times = e.found.get("not_learning", e.found.get("stalled", {})).get("eps")
+    if times and hasattr(c.optimizer, "eps"):
+        why = f"it is {times:.3g} times a usual element of the gradient, and divides steps by as much"
+        yield setting("optimizer.eps", why, {"optimizer.eps": type(c.optimizer).eps})
+
+
 def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the loss began far above that of a constant answer, and was still falling towards it."""
     found = e.found.get("not_learning", {})

@@ -31,6 +31,8 @@ from gradlab.remedies.learning_rate import (
     other_warmup,
     rate,
     shorter_warmup,
+    smaller_eps,
+    too_slow,
     uneven,
     unmeasured_rate,
     usual_rate,
@@ -112,7 +114,9 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         looser_clip,
         initial_sizes,
         from_afar,
+        smaller_eps,
         higher_rate,
+        too_slow,
         *([] if late else lower),
         loss_scale,
         *([adaptive] if uneven(e) else []),
@@ -218,7 +222,8 @@ def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.largest_ratio > TOO_FAR * LARGE_UPDATE:
         yield from lower_rates(e, c)
         return
-    found = [*shorter_warmup(e, c), *no_schedule(e, c), *looser_clip(e, c), *higher_rate(e, c)]
+    makers = (smaller_eps, shorter_warmup, no_schedule, looser_clip, higher_rate)
+    found = [proposal for maker in makers for proposal in maker(e, c)]
     yield from found or [rate(e, c, 10.0, "the loss hardly moves: ten times the rate")]
 
 

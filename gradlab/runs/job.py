@@ -245,6 +245,7 @@ class Job(Sink):
             dynamic_loss_scale=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
+            eps=raised_eps(self.config),
             second_moments=keeps_second_moments(run.update.optimizer),
             noise=self.config.noise.norm(
                 outcome.applied, sum(p.numel() for p in run.module.parameters() if p.requires_grad)
@@ -265,6 +266,12 @@ class Job(Sink):
             summed=run.loss.summed or run.loss.reduction == "sum",
         )
         return diagnose(self.stream, known, self.samples if self.world.main else None), overflow
+
+
+def raised_eps(config: Config) -> float:
+    """The optimizer's eps where it is above its default, below which gradients are what is small; else 0."""
+    given, default = (getattr(o, "eps", 0.0) for o in (config.optimizer, type(config.optimizer)))
+    return given if given > default else 0.0
 
 
 def builds(config: Config, folder: Path, world: World) -> bool:

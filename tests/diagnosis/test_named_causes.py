@@ -1,6 +1,7 @@
 """A cause is named where something was measured that makes it one, and a sentence is printed once."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +100,48 @@ def test_neither_clipping_nor_a_warm_up_is_missed_where_all_updates_are_too_larg
         stream.observe(line(i, 4.0 + 4 * (i > 20), 50.0 if i == 300 else 1.0) | ratio)
     found = told(diagnose(stream, Measurements(constant=3.3, second_moments=moments)), "diverged")
     assert ("gradients are not clipped" in found.causes, "there is no warm-up" in found.causes) == (clipped, warm)
+
+
+def creeping(ratio: float, evaluations: list[float], **known: Any) -> Finding:
+    """Of a run that ends 1% below a constant answer."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 351):
+        stream.observe(line(i, 1.386 - 0.02 * i / 350, 0.5) | {"update/ratio": ratio})
+    for value in evaluations:
+        stream.observe({"eval/loss": value})
+    return told(diagnose(stream, Measurements(constant=1.386, eval_constant=1.38, **known)), "not_learning")
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "slow"),
+    [
+        ([1.383, 1.381, 1.379, 1.375, 1.371, 1.366], True),
+        ([1.383, 1.381, 1.379, 1.375, 1.371, 1.377], False),
+        ([1.389, 1.388, 1.387, 1.386, 1.385, 1.384], False),
+        ([1.3795, 1.3794, 1.3793, 1.3792, 1.3791, 1.379], False),
+        ([1.383, 1.366], False),
+    ],
+)
+@pytest.mark.parametrize("ratio", [2e-4, 8e-5])
+def test_targets_are_not_doubted_where_evaluations_follow_the_training_losses(
+    ratio: float, evaluations: list[float], slow: bool
+) -> None:
+    """Below their own constant answer, to the last, and half as far at least; small steps that make a fall say less."""
+    found = creeping(ratio, evaluations)
+    by_steps = ratio < 1e-4  # and the loss falls from quarter to quarter
+    assert any("targets" in cause for cause in found.causes) == (not slow and not by_steps)
+    assert ("slow" in found.evidence) == (slow or by_steps) and ("something is learnt" in found.sentence) == (
+        slow and not by_steps
+    )
+
+
+@pytest.mark.parametrize(
+    ("eps", "ratio", "named"), [(1.0, 2e-4, True), (0.01, 2e-4, False), (1.0, 5e-3, False), (0.0, 2e-4, False)]
+)
+def test_an_eps_above_the_gradients_is_the_cause_of_small_steps(eps: float, ratio: float, named: bool) -> None:
+    """Not where the rate makes up for it."""
+    found = creeping(ratio, [1.389, 1.388], eps=eps, header={"names": ["a"], "shapes": [[50, 50]]})
+    assert any("eps, 100 times" in cause for cause in found.causes) == named == ("eps" in found.evidence)
 
 
 @pytest.mark.parametrize("decayed", [True, False])

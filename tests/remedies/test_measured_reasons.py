@@ -151,6 +151,24 @@ def test_terms_that_outweigh_one_weigh_less(terms: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "ratio", "made"),
+    [
+        ({"eps": 100.0}, 2e-4, [["optimizer.eps=1e-08"]]),
+        ({"slow": True}, 2e-4, [["optimizer.lr=0.02"]]),
+        ({"slow": True}, 2e-3, [["optimizer.lr=0.01"]]),
+        ({"slow": True}, 2e-5, [["optimizer.lr=0.1"]]),
+        ({}, 2e-4, []),
+    ],
+)
+def test_what_is_learnt_too_slowly_is_not_asked_for_its_targets(
+    found: Mapping[str, Any], ratio: float, made: list[list[str]]
+) -> None:
+    e = Evidence("not_learning", {"not_learning": found}, ratios=[ratio] * 5, planned=500)
+    given = ("optimizer=adam", "optimizer.lr=0.002", "optimizer.eps=1.0")
+    assert changed(e, *given) == made and ("belong together" in lines(e, *given)) == (not found)
+
+
+@pytest.mark.parametrize(
     ("own", "made"),
     [
         ("recon: 1e-4", "recon: 1.0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
@@ -15,8 +16,25 @@ from gradlab.diagnosis.wording import best_evaluation, judged_by, progress, with
 
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
+EVALUATIONS = 5
+"""Evaluations from which on their course says something."""
 GONE = 1e-6
 """Usual gradient norm over the largest one, below which updates have taken the gradient away."""
+
+
+def follows(run: FinishedRun) -> bool:
+    """Whether evaluations tell that the targets follow from the inputs, however little of it is learnt.
+
+    They fall to the last, below the best constant answer to their own samples, and at least half as far as the training
+    losses do: what is learnt of targets that belong to other inputs helps no others.
+    """
+    evaluated = [v for v in run.history.evaluations if math.isfinite(v)]
+    if run.constant is None or run.eval_constant is None or len(evaluated) < EVALUATIONS:
+        return False
+    falls = [after < before for before, after in pairwise(evaluated)]
+    often = sum(falls) >= 0.9 * len(falls) and evaluated[-1] == min(evaluated)
+    told = run.eval_constant - evaluated[-1]
+    return often and told > max(0.0, (run.constant - run.history.end[0]) / 2)
 
 
 @rule("stalled", position=190)
@@ -191,6 +209,9 @@ class NotLearning(Rule):
             others = [cause for cause in others if "does not reach" not in cause]
         if usual > LARGE_UPDATE or usual < SMALL_UPDATE:
             rate = f"the learning rate is too {'high' if usual > LARGE_UPDATE else 'low'}"
+            if usual < SMALL_UPDATE and (run.steady or follows(run)):  # nothing can be said of the data yet
+                others = [cause for cause in others if "targets" not in cause]
+                found.evidence["slow"] = True
             some = run.beats_constant_anywhere  # as of the training data: then they are learnt at this rate
             found.causes = [*others, rate] if some else [rate, *others]
             found.sentence += f"; an update usually changes the weights by {usual:.2g} times their norm, where"
@@ -202,6 +223,10 @@ class NotLearning(Rule):
             found.sentence += (
                 f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
             )
+        elif follows(run):
+            found.causes = [SLOW]
+            found.evidence["slow"] = True
+            found.sentence += "; the evaluations fell to the last, below their constant answer: something is learnt"
         elif usual == usual:
             still = run.steady and run.constant is not None and h.end[0] > run.constant
             found.causes = [*([SLOW] if still else []), *others]

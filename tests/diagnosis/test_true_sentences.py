@@ -190,7 +190,7 @@ def test_what_a_run_does_is_not_what_it_lacks() -> None:
     rising = [line(i, 2 + i / 10) | {"lr": 1e-3 * i} for i in range(1, 100)]
     assert told(verdict(rising, clips=True), "diverged").causes == ["the learning rate is too high"]
     for first, causes in ((0.1, 3), (1e-3, 2)):  # a first update of ordinary size needs no warm-up
-        constant = [one | {"lr": 1e-3, "update/ratio": first} for one in rising]
+        constant = [one | {"lr": 1e-3, "update/ratio": first if one is rising[0] else 1e-3} for one in rising]
         assert len(told(verdict(constant), "diverged").causes) == causes - 1, "no norm is out of the usual"
         constant[70]["grad/norm"] = 50.0
         assert len(told(verdict(constant), "diverged").causes) == causes

@@ -212,6 +212,6 @@ def test_what_is_left_of_a_loss_is_of_the_model_that_was_inspected() -> None:
 
 def test_a_first_update_that_was_not_measured_says_nothing_of_a_warm_up() -> None:
     for ratio, lacks in ((math.nan, True), (1e-3, False), (0.5, True)):
-        ratios = [ratio] + [1e-3] * 98
+        ratios = [ratio] + [min(ratio, 1e-3)] * 98  # of NaN it is NaN
         lines = [line(i, 2 + i / 10) | {"lr": 1e-3, "update/ratio": r} for i, r in enumerate(ratios, 1)]
         assert ("there is no warm-up" in told(verdict(lines), "diverged").causes) == lacks, ratio

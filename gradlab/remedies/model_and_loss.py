@@ -146,7 +146,7 @@ def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
         if light := {name: math.copysign(most, of[name]) for name in unlearnt if 0 < abs(of.get(name, 1.0)) < most}:
             # a step of SGD is as small as its weight, however little the others have
             made, largest = {**weights, **light}, listed([name for name in others if abs(of[name]) == most])
-            why = f"{names} {they} not learnt: the weight of {largest}"
+            why = f"{names} {they} not learnt: as large a weight as that of {largest}"
         else:
             made = {**weights, **{name: two_digits(OUTWEIGHED * of[name]) for name in others}}
             why = f"{names} {they} not learnt: a hundredth of the weight of {listed(others)}"

@@ -256,6 +256,14 @@ def test_an_estimate_says_what_it_assumes() -> None:
     assert "optimizer.lr=2; and 2 more" in fix_report.estimate(many, 2.0)[0]
 
 
+@pytest.mark.parametrize(
+    ("override", "another"),
+    [("loss.weights={a: 1.0}", True), ("loss.reduction=mean", False), ("optimizer.lr=0.1", False)],
+)
+def test_losses_of_other_weights_are_not_compared(override: str, another: bool) -> None:
+    assert fix_report.another_loss(Change("a", (override,), "")) == another
+
+
 def test_an_interval_ends_at_all_of_what_there_is() -> None:
     assert fix_report.share({"mean": 0.95, "low": 0.82, "high": 1.08}) == "+95.0% [+82.0%, +100.0%]"
 

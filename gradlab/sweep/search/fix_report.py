@@ -56,7 +56,13 @@ def effect(folder: Path, run: Path, search: FixSearch, change: Change) -> dict[s
         return None
     made = row(change.name, after, baseline)
     kept = {name: made[name] for name in ("seeds", "judgement", "verdicts", "survived", "improved")}
+    kept |= {"improved": None} if another_loss(change) else {}
     return kept | {"without": {seed: job.verdict for seed, job in baseline.items()}}
+
+
+def another_loss(change: Change) -> bool:
+    """Whether it changes what the loss is, as weights of terms do: then no loss with it is lower than one without."""
+    return any(key(o).split(".")[0] == "loss" and key(o) != "loss.reduction" for o in change.overrides)
 
 
 def compared(folder: Path, job: str, remedy: str, seed: int) -> ComparedJob:

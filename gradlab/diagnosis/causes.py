@@ -120,6 +120,15 @@ def inspected(run: FinishedRun, finding: Finding) -> None:
         finding.evidence["probabilities"] = True
 
 
+def by_others(findings: list[Finding]) -> None:
+    """What one finding explains of others: samples that stand out, and a loss without a floor, whatever the rate."""
+    by_samples(findings)
+    if any(finding.code == "unbounded_loss" for finding in findings):
+        for finding in findings:
+            if finding.code == "exploding":
+                finding.causes = ["the loss has no floor (see unbounded_loss)"]
+
+
 def by_samples(findings: list[Finding]) -> None:
     """Samples that stand out as the first cause of what begins with their update, where weight decay is not."""
     bad = next((f for f in findings if f.code == "bad_batch" and f.evidence.get("samples")), None)

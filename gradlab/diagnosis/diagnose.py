@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from gradlab.diagnosis.causes import by_samples, explain
+from gradlab.diagnosis.causes import by_others, explain
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
@@ -88,7 +88,7 @@ def diagnose(
     found = [(rule, finding) for rule in checked if (finding := rule.find(run)) is not None]
     for _, finding in found:
         explain(run, finding)
-    by_samples([finding for _, finding in found])
+    by_others([finding for _, finding in found])
     findings = settled(run, found)
     verdict, sentence, own = verdict_of(run, findings, {rule.code for rule in stream.rules if rule.decides})
     codes, evidence = [rule.code for rule in checked], summary(run) | own

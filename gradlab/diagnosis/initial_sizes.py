@@ -8,6 +8,8 @@ from typing import Any
 
 ORDINARY = 1.1
 """Sizes up to which weights do not stretch what passes them: PyTorch's own are 0.58, Xavier's and orthogonal ones 1."""
+SMALL = 0.3
+"""Usual size below which weights shrink what passes them at every layer."""
 
 
 def initial_sizes(

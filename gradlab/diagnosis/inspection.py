@@ -48,9 +48,10 @@ class ActivationOutput:
 
     @property
     def where(self) -> str:
-        what = self.operation if self.operation.lower() != self.kind.lower() else ""
+        """The activation, or the operation that is one in a module of others."""
+        what = f"{self.operation} in " if self.operation and self.operation.lower() != self.kind.lower() else ""
         call = f"call {self.call} of {self.calls}" if self.calls > 1 else ""
-        return f"{self.name or 'the model'} ({', '.join(filter(None, (self.kind, what, call)))})"
+        return f"{what}{self.name or 'the model'} ({', '.join(filter(None, (self.kind, call)))})"
 
 
 @dataclass

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 
 
 class Samples:
-    """A bounded sample of a series of any length: every stride-th value, where the stride doubles when it is full."""
+    """A bounded sample of a series of any length: every stride-th value, where the stride doubles when it is full.
 
-    def __init__(self, size: int = 256) -> None:
+    Of most runs it has all: a median that is told is that of the run.
+    """
+
+    def __init__(self, size: int = 2048) -> None:
         self.size, self.stride, self.count = size, 1, 0
         self.values: list[float] = []
         self.largest = -math.inf

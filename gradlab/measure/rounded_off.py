@@ -5,7 +5,7 @@ bf16 has 8 bits: a weight moves if its step is at least 1/512 to 1/256 of it, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -16,6 +16,11 @@ KEPT = 1024
 def narrow(tensor: torch.Tensor) -> bool:
     """Whether the type is one in which usual updates may be rounded off; fp32 loses none beyond 6e-8 of a weight."""
     return tensor.is_floating_point() and tensor.dtype.itemsize < 4 and not hasattr(tensor, "to_local")
+
+
+def narrow_types(params: Iterable[torch.Tensor]) -> str:
+    """The names of these types; empty where there is none."""
+    return " and ".join(sorted({str(p.dtype).removeprefix("torch.") for p in params if narrow(p)}))
 
 
 def given(grads: Sequence[torch.Tensor | None], device: torch.device | str = "cpu") -> torch.Tensor:

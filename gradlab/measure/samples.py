@@ -37,6 +37,8 @@ class Sample:
     grad_norm: float
     outlier: float = 1.0
     """Its loss or gradient norm over the median of those that it was measured with, the larger of both."""
+    larger: str = "loss"
+    """Which of both that is."""
     input: float = math.nan
     """Largest magnitude in its input; NaN where that is not of floats."""
     target: float = math.nan
@@ -81,6 +83,7 @@ def compare(samples: Sequence[Sample], others: Sequence[Sample]) -> None:
     known = [(name, [getattr(o, name) for o in others]) for name in ("input", "target")]
     for s in samples:
         s.outlier = outlying(s, usual)
+        s.larger = "loss" if over(abs(s.loss), usual[0]) >= s.outlier else "gradient norm"
         s.odd = max(above(getattr(s, name), values) for name, values in known)
 
 
@@ -118,7 +121,8 @@ def named(samples: Sequence[Sample]) -> str:
         return ""
     listed = ", ".join(f"sample {s.index} (loss {s.loss:.3g}, gradient norm {s.grad_norm:.3g})" for s in out[:3])
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
-    stands = f"stand{'s' * (len(out) == 1)} out, {'the first ' * (len(out) > 1)}{out[0].outlier:.3g} times the usual"
+    stands = f"stand{'s' * (len(out) == 1)} out, {'the first ' * (len(out) > 1)}{out[0].outlier:.3g} times"
+    stands += f" the usual {out[0].larger}"
     return f"of the samples of that update, measured one by one with the initial weights, {listed}{more} {stands}"
 
 

@@ -9,7 +9,7 @@ from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
-from gradlab.diagnosis.update_sizes import SMALL_UPDATE
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import RECORDS, TOO_FAR
 from gradlab.remedies.proposal import Proposal, setting
@@ -60,7 +60,8 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
             if hasattr(c.clip, name):
                 bound = two_digits(getattr(c.clip, name) / e.coefficient)
                 yield setting(f"clip.{name}", left, {f"clip.{name}": bound})
-    yield setting("clip=none", left, {"clip": "none"})
+    if not (isinstance(c.optimizer, SGD) and e.unclipped > TOO_FAR * LARGE_UPDATE):
+        yield setting("clip=none", left, {"clip": "none"})
 
 
 def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:

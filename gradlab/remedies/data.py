@@ -56,7 +56,7 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     if (same := found.get("same")) is not None:
         where = f"the forward pass before {same}" if same else "the forward pass"
         yield code(
-            "targets",
+            "forward pass",
             f"look at {where}: a mask, an index, a mean over the wrong dimension",
             "nothing of a sample's inputs gets as far",
         )

@@ -14,6 +14,7 @@ from gradlab.diagnosis.advice.max_norm import steady_norms
 from gradlab.diagnosis.initial_sizes import initial_sizes
 from gradlab.runs.advice_facts import before_failure, failed_at
 from gradlab.runs.record import RunRecord
+from gradlab.update.layers import layers_of, norms_of
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
@@ -67,6 +68,12 @@ class Evidence:
     """Weights that a recurrent module applies to its own state, at every time step."""
     biases: Mapping[str, float] = field(default_factory=dict)
     """Root mean square of each bias at the first update; PyTorch's own are below 1 / the root of the fan-in."""
+    last_bias: str = ""
+    """That of the layer that runs last."""
+    faintest: float = math.inf
+    """The usual gradient norm of the layer that gets least."""
+    unclipped: float = 0.0
+    """The largest of the ratios without clipping, of an optimizer whose steps are as large as the gradient."""
 
     @property
     def usual_ratio(self) -> float:
@@ -123,7 +130,21 @@ def evidence(run: RunRecord) -> Evidence:
         sizes=sizes,
         recurrent=frozenset(recurrent_weights(sizes, run.layer_header.get("recurrent") or ())),
         biases=biases,
+        last_bias=".".join([*run.layer_header["order"][-1:], "bias"]),
+        faintest=faintest(run),
+        unclipped=max(
+            (at_full_rate(line, rate) / (line.get("clip/coefficient") or 1.0) for line in lines), default=0.0
+        ),
     )
+
+
+def faintest(run: RunRecord) -> float:
+    """The usual gradient norm of the layer that gets least, of those that get any gradient; infinite: not known."""
+    owners, norms = layers_of(run.layer_header["names"]), dict[str, list[float]]()
+    for record in run.layer_records:
+        for layer, norm in norms_of(*owners, record["grad/layer"]).items():
+            norms.setdefault(layer, []).extend([norm] if norm is not None and math.isfinite(norm) else [])
+    return min((statistics.median(each) for each in norms.values() if each), default=math.inf)
 
 
 def found_at(run: RunRecord, codes: Collection[str]) -> int | None:

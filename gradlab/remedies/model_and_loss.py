@@ -86,8 +86,10 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
 def initial_biases(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Biases that begin so large that they alone turn units off or saturate them."""
     large = {name: size for name, size in e.biases.items() if size > LARGE_BIAS}
+    if len(large) > 1 and e.verdict == "dead_units":
+        large.pop(e.last_bias, None)  # that of outputs, which are no units, may be meant
     if large:
-        sizes = [f"{size:.2g}" for size in large.values()][:3]
+        sizes = [f"{size:.2g}" for size in large.values()][:3] + ["..."] * (len(large) > 3)
         many = f"begin{'s' * (len(large) == 1)} at {', '.join(sizes)} (root mean square)"
         said = f"{listed(large)} {many}, more than what inputs of size 1 add to {'them' if len(large) > 1 else 'it'}"
         yield code("initial biases", f"begin with {listed(large)} at zero (torch.nn.init.zeros_)", said)

@@ -12,7 +12,9 @@ from gradlab.update.model_loss import ModelLoss
 
 OF_THE_DATA = ("data", "inputs", "targets")
 """Names of lines that are to be changed in data of the user's own."""
-OF_THE_MODEL = ("initial weights", "initial biases", "activation", "graph", "logits", "time steps", "depth")
+OF_THE_MODEL = (
+    *("initial weights", "initial biases", "activation", "graph", "forward pass", "logits", "time steps", "depth"),
+)
 """The same of a model."""
 USERS = (CustomOption, CustomData, TextData, TokensData, CustomLoss, ModelLoss)
 """Options that hold code, or data, of the user's own."""

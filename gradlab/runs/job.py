@@ -25,6 +25,7 @@ from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
+from gradlab.measure.rounded_off import narrow_types
 from gradlab.measure.samples import Sample
 from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import evidence
@@ -264,6 +265,7 @@ class Job(Sink):
             constant_found=run.loss.constant_sought,
             constant_chosen=is_chosen,
             summed=run.loss.summed or run.loss.reduction == "sum",
+            narrow=narrow_types(run.module.parameters()),
         )
         return diagnose(self.stream, known, self.samples if self.world.main else None), overflow
 

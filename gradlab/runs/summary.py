@@ -127,7 +127,7 @@ def summary_lines(
     for c in candidates:
         again = command([*pasted(overrides, c.overrides), "expect=healthy"])
         lines.append(f"  {again if c.overrides else f'in your code: {c.lines}'}   # {c.why}")
-    if candidates and folder.name:
+    if any(c.overrides for c in candidates) and folder.name:  # code is changed by hand
         lines.append(f"to find the smallest change that cures it: {command([str(folder)], 'gradlab.fix')}")
     lines.append(f"folder: {folder}")
     return lines

@@ -252,7 +252,8 @@ class Trainer(TrainerState):
         self.update.schedule.observe(measured)
         accuracy = f", accuracy {measured['eval/accuracy']:.1%}" if "eval/accuracy" in measured else ""
         loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.attempts
-        self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update})")
+        skipped = f", {update - self.outcome.applied} of them skipped" * (update > self.outcome.applied)
+        self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update}{skipped})")
         self.tick = time.perf_counter()
 
     def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:

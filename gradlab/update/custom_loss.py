@@ -164,7 +164,7 @@ class CustomLoss(Loss):
             said.append(f"loss={self.target}: each micro-batch runs forward twice, or loss.counts returns all numbers")
         if not self.exact:
             said.append(
-                f"loss={self.target} of two samples is not the mean of the losses of each: accumulation is not exact"
+                f"loss={self.target} of two samples is not the mean of the losses of each: accumulation would change it"
             )
         return "; ".join(said)
 

@@ -1,6 +1,7 @@
 """What a finding says is true of the run, also where another run of the same verdict differs."""
 
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
 from gradlab.measure.flat_units import FlatUnits
-from gradlab.measure.samples import Sample, ranked
+from gradlab.measure.samples import Sample, named, ranked
 from gradlab.runs.summary import summary_lines
 from gradlab.train.outcome import Outcome
 
+NEGATIVE = "log of a negative number"
 ORDINARY = torch.tensor([-1.0, 1.0])
 
 
@@ -29,7 +31,12 @@ def told(found: Diagnosis, code: str) -> Finding:
 
 @pytest.mark.parametrize(
     ("operation", "failure", "cause"),
-    [("log", "log of 0", "log of zero or"), ("div", "0/0", "a division by"), ("exp", "overflow", "exp of a")],
+    [
+        ("log", "log of 0", "log of zero"),
+        ("log", NEGATIVE, NEGATIVE),
+        ("div", "0/0", "a division by"),
+        ("exp", "overflow", "exp of a"),
+    ],
 )
 def test_the_cause_of_a_loss_that_is_not_finite_is_the_operation_that_failed(
     operation: str, failure: str, cause: str
@@ -37,7 +44,7 @@ def test_the_cause_of_a_loss_that_is_not_finite_is_the_operation_that_failed(
     ranges = {"outputs": range_of("outputs", ORDINARY), "targets": range_of("targets", ORDINARY)}
     o = Overflow("loss", "", "", operation=operation, failure=failure, **ranges)
     causes = told(verdict([line(1, math.inf)], overflow=o, **FAILED), "nan_loss").causes
-    assert len(causes) == 1 and causes[0].startswith(cause)
+    assert len(causes) == 1 and causes[0].startswith(cause) and " or of " not in causes[0]
     other = told(
         verdict([line(1, math.inf)], overflow=Overflow("loss", "", "", operation="own", **ranges), **FAILED), "nan_loss"
     )
@@ -588,3 +595,106 @@ def test_units_saturate_by_what_may_have_been_large() -> None:
     for size, ratio, causes in ((50.0, 0.5, 3), (1.0, 0.5, 2), (1.0, 1e-3, 1)):
         lines = [line(i, 2.0) | {"update/ratio": ratio} for i in range(1, 90)]
         assert len(told(verdict(lines, inspection=seen, input_size=size), "saturated_units").causes) == causes
+
+
+def test_a_median_that_is_told_is_that_of_the_run() -> None:
+    """Also of some thousand updates, whose every third norm has another median."""
+    norms = [1000.0 / i * (1 + i % 3) for i in range(1, 1501)]
+    found = verdict([line(i, 1.0 + 1 / i, norm) for i, norm in enumerate(norms, 1)], inspection=Inspection())
+    told_of = told(found, "decaying_norm")
+    first, last = (statistics.median(part) for part in (norms[:150], norms[-150:]))
+    assert f"its median is {first:.3g} in the first tenth, and {last:.3g} in the last" in told_of.sentence
+
+
+@pytest.mark.parametrize("dead", [0.5, 1.0])
+def test_units_die_where_some_are_dead(dead: float) -> None:
+    seen = Inspection([ActivationOutput("a", "ReLU", None, dead)])
+    lines = [line(i, 1.0 + 1 / i, 1000.0 / i) for i in range(1, 101)]
+    causes = told(verdict(lines, inspection=seen), "decaying_norm").causes
+    assert any("die" in cause for cause in causes) == (dead == 1)
+
+
+@pytest.mark.parametrize("size", [0.14, 0.58])
+def test_small_weights_come_before_a_mask_where_nothing_of_the_inputs_arrives(size: float) -> None:
+    seen = Inspection([ActivationOutput("", "Net", None, 1.0, operation="relu", call=3, calls=4, same=True)], 160)
+    stream = MetricStream(Thresholds(), ["a.weight"])
+    for i in range(1, 101):
+        stream.observe(line(i, 2.0), {"grad/layer": [1.0], "param/norm": [4 * size], "update/norm": [1e-3]})
+    known = Measurements(inspection=seen, constant=2.0, header={"names": ["a.weight"], "shapes": [[16, 9]]})
+    found = told(diagnose(stream, known), "not_learning")
+    assert "what goes into relu in the model (Net, call 3 of 4) is the same" in found.sentence, "and not into the model"
+    assert found.causes[0].startswith("initial weights that are too small") == (size < 0.3)
+    assert found.causes[-1].startswith("a mask that is inverted")
+
+
+@pytest.mark.parametrize(("share", "cause"), [(1.0, "only"), (0.95, "first"), (0.5, "none")])
+def test_saturated_units_are_why_a_gradient_vanishes_behind_them(share: float, cause: str) -> None:
+    seen = Inspection([ActivationOutput("a", "Tanh", share, None)])
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        stream.observe(line(i, loss), {"grad/layer": [0.0, 1.0, 1.0, 1.0]})
+    causes = told(diagnose(stream, Measurements(inspection=seen)), "vanishing").causes
+    first = causes[0].startswith("saturated units")
+    assert (first, len(causes) == 1) == {"only": (True, True), "first": (True, False), "none": (False, False)}[cause]
+
+
+@pytest.mark.parametrize("at_first", [1.0, 1e-4])
+def test_initial_weights_do_not_saturate_what_had_a_gradient_at_first(at_first: float) -> None:
+    seen = Inspection([ActivationOutput("a", "Tanh", 1.0, None)])
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        layers = {"grad/layer": [at_first if i == 1 else 1e-4, 1.0, 1.0, 1.0]}
+        stream.observe(line(i, loss) | {"update/ratio": 0.5}, layers)
+    causes = told(diagnose(stream, Measurements(inspection=seen)), "saturated_units").causes
+    assert any("initial weights" in cause for cause in causes) == (at_first < 1)
+    assert "the learning rate is too high" in causes
+
+
+def test_what_comes_and_goes_did_not_begin_when_it_last_came() -> None:
+    steady, coming = vanishing([1.0] * 30 + [1e5] * 70), vanishing([1.0] * 20 + [1e5] * 75 + [1.0] * 2 + [1e5] * 3)
+    assert steady is not None and steady.began == 31
+    assert coming is not None and coming.began is None
+
+
+def test_a_loss_without_a_floor_explodes_at_any_rate() -> None:
+    lines = [line(i, -(1.5**i), 1.5**i) for i in range(1, 90)]
+    found = verdict([*lines, line(90, math.nan, math.nan, skipped=True)], **FAILED)
+    said = told(found, "unbounded_loss").sentence
+    assert f"its median is {statistics.median(1.5**i for i in range(1, 9)):.3g} in the first tenth" in said
+    assert told(found, "exploding").causes == ["the loss has no floor (see unbounded_loss)"]
+    rising = [line(i, 1.5 ** max(0, i - 60), 1.5 ** max(0, i - 60)) for i in range(1, 90)]
+    rest = told(verdict([*rising, line(90, math.nan, math.nan, skipped=True)], **FAILED), "exploding").causes
+    assert not any("floor" in cause for cause in rest)
+
+
+@pytest.mark.parametrize("others", [0.0, 1e-3])
+def test_where_all_others_have_no_gradient_no_layer_has_too_much(others: float) -> None:
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FALLING, 1):
+        layers = {"grad/layer": [others] * 3 + [1.0], "update/norm": [others] * 3 + [1e-3], "param/norm": [1.0] * 4}
+        stream.observe(line(i, loss) | {"update/ratio": 1e-3}, layers)
+    causes = told(diagnose(stream), "dominant_layer").causes
+    assert causes[-1].startswith("the others get next to no gradient") and (len(causes) == 1) == (others == 0)
+
+
+@pytest.mark.parametrize("loss", [2.0, 1e3])
+def test_of_what_a_sample_stands_out_is_told(loss: float) -> None:
+    samples = ranked([*(Sample(i, 1.0, 1.0) for i in range(20)), Sample(20, loss, 100.0)])
+    usual = "1e+03 times the usual loss" if loss > 100 else "100 times the usual gradient norm"
+    assert named(samples).endswith(f"stands out, {usual}")
+
+
+def test_what_the_type_could_hold_does_not_overflow_but_on_its_way() -> None:
+    o = Overflow("forward", "a", "LayerNorm", 7e20, 1e13, operation="native_layer_norm", limit=3.4e38)
+    assert "the output of a (LayerNorm) is the first that is not finite: at most 1e+13, but a number on" in str(o)
+    o.output_max = 1e46
+    assert "the output of a (LayerNorm) overflows first: 1e+46" in str(o)
+
+
+def test_rounded_off_updates_are_told_of_weights_and_over_so_many_updates() -> None:
+    lines = [line(i, 2.0 - i / 500) | {"update/ratio": 1e-4} for i in range(1, 202)]
+    for one in lines[::50]:
+        one |= {"update/lost": 0.9, "update/still": 0.85} if one["attempt"] > 1 else {"update/lost": 0.9}
+    said = told(verdict(lines, narrow="bfloat16"), "updates_lost").sentence
+    assert "usually 90.0% of the weights whose gradient is not zero stay" in said and "85.0% over 50 updates" in said
+    assert "kept in bfloat16," in said

@@ -159,7 +159,7 @@ def test_in_fp16_the_gradient_is_the_same_and_overflows_are_skipped(tmp_path: Pa
         ),
         (
             "unlike",
-            "; loss=streams:unlike of two samples is not the mean of the losses of each: accumulation is not exact",
+            "; loss=streams:unlike of two samples is not the mean of the losses of each: accumulation would change it",
         ),
         ("pair", ""),
         ("own", ""),

@@ -122,10 +122,18 @@ class Overflow:
         return self.failure != "overflow"
 
     @property
+    def within(self) -> bool:
+        """Whether the type could hold the result, and not what it is computed by, as the squares of a norm."""
+        known = self.output_max is not None and self.limit is not None
+        return known and not (self.undefined or self.rounded) and self.output_max <= self.limit  # type: ignore[operator]
+
+    @property
     def fails(self) -> str:
         """What happened, as the predicate of a sentence."""
         if self.rounded == RESULT:
             return f"overflows first, where the result of {self.place} is rounded to a narrower type"
+        if self.within:
+            return f"is the first that is not finite: at most {self.output_max:.4g}, but a number on the way overflows"
         if not self.undefined:
             return "overflows first"
         return f"is the first that is not finite ({self.failure} in {self.place})"

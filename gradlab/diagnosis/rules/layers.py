@@ -12,6 +12,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.initial_sizes import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
@@ -23,6 +24,9 @@ GATED = ("LSTM", "GRU")
 """Modules, and their cells, that have gates."""
 TENTHS_FROM = 20
 """Layers of which a tenth is more than one: of fewer the first and the last one are compared."""
+ALL = 0.995
+"""Part of a layer's outputs that is all of them but for rounding: what is behind it gets no gradient."""
+SATURATED = "saturated units (see saturated_units)"
 CHAIN = 3
 """Layers of a chain over which a factor each adds up."""
 
@@ -64,7 +68,7 @@ class Vanishing(Rule):
     )
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
-    small: float = 0.3
+    small: float = SMALL
     """Usual size of initial weights, the standard deviation times the root of the fan-in, below which they are a
     likelier cause than the activations: PyTorch's own is 0.58. From 1 on they are none."""
     records: int = 3
@@ -132,7 +136,8 @@ class Vanishing(Rule):
             sentence = f"the gradients of {early} are usually exactly zero, and those of {late} are not"
         sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
         evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-        found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
+        usually = self.at is not None and 2 * self.at <= h.attempts  # later than that it was so before, too
+        found = self.found("critical", f"{sentence}, and {progress(run)}", self.at if usually else None, **evidence)
         missing = [name for name, has in paths(run).items() if not has]
         if len(reached) < CHAIN:  # too few to multiply a gradient
             found.causes, missing = [c for c in found.causes if "initial" in c], []
@@ -151,6 +156,10 @@ class Vanishing(Rule):
             return [f"{rate}: {taken}"]
         if run.inspection is not None:
             seen = run.inspection.activations
+            saturated = max((m.saturated or 0.0 for m in seen), default=0.0)
+            if saturated >= ALL:
+                return [SATURATED]
+            causes = [SATURATED, *causes] if saturated >= Units.fraction else causes
             flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
             causes = [c for c in causes if flat or "sigmoid" not in c]
         if run.sizes:
@@ -230,7 +239,9 @@ class DominantLayer(Rule):
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
         idle = statistics.fmean(self.acted.values) < self.often or not run.clips_whole
         if idle or not rest < min(self.starved * own, self.small):
-            return self.found("info", sentence, None, **evidence)
+            found = self.found("info", sentence, None, **evidence)
+            found.causes = found.causes if part < 1 else found.causes[2:]  # the others have none at all
+            return found
         sentence += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, against {own:.1g}"
         return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
 

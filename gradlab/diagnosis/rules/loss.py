@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.rules.norm_trends import Trend
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 CHANGED = "its targets have changed"
@@ -161,7 +162,7 @@ class UnboundedLoss(Rule):
         if not (faster and fell):
             return None
         sentence = f"the loss falls faster and faster, from {h.losses.initial:.3g} to {h.finite_losses[-1]:.3g}"
-        sentence += f", and the gradient norm grows with it, from {first:.3g} to {last:.3g}: the loss has no floor"
+        sentence += f", and the gradient norm grows with it{Trend.course(first, last)}; the loss has no floor"
         return self.found("critical", sentence, 1, norm_first=first, norm_last=last)
 
     def unable(self, run: FinishedRun) -> str | None:

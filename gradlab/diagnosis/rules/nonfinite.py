@@ -150,6 +150,8 @@ class NaNLoss(NonFinite):
         named = [c for c in self.causes if word and word in c.split()]
         possible = [c for c in self.causes if "targets" not in c or o.targets is None or o.targets.nonfinite]
         overflows = [f"{word} of a large number"] if word and not o.undefined else []
+        if o.failure.startswith("log of"):  # which of both it was is known
+            named = [o.failure.replace("log of 0", "log of zero")]
         found.causes = named or overflows or ([] if word else possible)
         return found
 

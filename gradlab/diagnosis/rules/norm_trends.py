@@ -10,6 +10,7 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 
 
@@ -70,8 +71,10 @@ class Decaying(Trend):
         if not (correlation < -self.order and last < first / self.factor):
             return None
         found = self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
+        seen = run.inspection.activations if run.inspection is not None else None
+        flat = seen is None or any(max(m.dead or 0.0, m.saturated or 0.0) >= Units.fraction for m in seen)
         if run.decayed is not None:
             found.causes = ["weight decay that has taken the weights away"]
-        elif run.learns:
+        elif run.learns or not flat:
             found.causes = found.causes[:1]
         return found

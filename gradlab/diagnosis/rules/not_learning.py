@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.initial_sizes import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.diagnosis.wording import best_evaluation, judged_by, progress, without_largest
@@ -188,7 +190,9 @@ class NotLearning(Rule):
             found.sentence += (
                 f"; what goes into {m.where} is the same for every one of {run.inspection.samples} samples"
             )
-            found.causes = ["a mask that is inverted, or a layer whose output does not depend on its input"]
+            small = bool(run.sizes) and statistics.median(run.sizes) < SMALL
+            found.causes = ["initial weights that are too small: what goes in shrinks at every layer"] * small
+            found.causes += ["a mask that is inverted, or a layer whose output does not depend on its input"]
             found.evidence["same"] = m.name
             return found
         if names := self.never_reached(run):

@@ -28,6 +28,8 @@ class Units(Rule):
     """Fraction of a layer's units."""
     little: float = 0.25
     """Part of the loss of a constant answer that is left, above which it is a warning in a model that learns."""
+    fewer: float = 10.0
+    """Late layers' gradient over early ones' at the end, over that at first, from which on it was lost in training."""
 
     def value(self, module: ActivationOutput) -> float | None:
         raise NotImplementedError
@@ -40,6 +42,11 @@ class Units(Rule):
         modules = [m for m in run.inspection.activations if not m.same] if run.inspection else []
         bad = [(value, m) for m in modules if (value := self.value(m)) is not None and value >= self.fraction]
         return max(bad, key=lambda each: each[0]) if bad else None
+
+    def by_updates(self, run: FinishedRun) -> bool:
+        """Whether early layers had far more of the gradient at the first record than at the end."""
+        first, last = run.history.first_layers, run.history.layers
+        return len(last) > 1 and late_to_early_ratio(last) > self.fewer * late_to_early_ratio(first)
 
     def at_ends(self, run: FinishedRun, value: float, module: ActivationOutput) -> str:
         samples = run.inspection.samples if run.inspection else 0
@@ -74,8 +81,6 @@ class DeadUnits(Units):
 
     large: float = 0.01
     """Norm of an update over that of the weights from which on the learning rate may have turned units off."""
-    fewer: float = 10.0
-    """Late layers' gradient over early ones' at the end, over that at first, from which on units died in training."""
 
     def value(self, module: ActivationOutput) -> float | None:
         return module.dead
@@ -85,18 +90,13 @@ class DeadUnits(Units):
             return None
         found, largest = self.of(run, *worst, self.at_ends(run, *worst)), run.history.update_ratios.largest
         biases, rate, start = self.causes
-        if largest > self.large and self.died(run):
+        if largest > self.large and self.by_updates(run):
             found.causes = [rate, biases.replace(" or from the beginning", "")]
         elif largest > self.large:
             found.causes = [rate, biases, start]
         elif math.isfinite(largest):
             found.causes = [biases.replace("by a large update or ", ""), start]
         return found
-
-    def died(self, run: FinishedRun) -> bool:
-        """Whether early layers had far more of the gradient at the first record than at the end."""
-        first, last = run.history.first_layers, run.history.layers
-        return len(last) > 1 and late_to_early_ratio(last) > self.fewer * late_to_early_ratio(first)
 
 
 @rule("saturated_units", position=110)
@@ -122,6 +122,8 @@ class SaturatedUnits(Units):
         weights, inputs, rate = self.causes
         known = {weights: run.ordinary["the initial weights"], inputs: run.ordinary["the inputs"]}
         known[rate] = run.history.update_ratios.largest <= self.large
+        if not known[rate] and self.by_updates(run):
+            known[weights] = known[inputs] = True
         found.causes = [cause for cause in self.causes if not known[cause]]
         i = run.inspection
         if i and i.activations[-1] is module and run.target_size > BEYOND * i.output_bound:

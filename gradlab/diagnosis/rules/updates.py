@@ -69,8 +69,9 @@ class UpdatesLost(Rule):
             return None
         if (1 - still) ** 2 > since * (1 - lost) ** 2:
             return None
-        sentence = f"weights are kept in {run.narrow}, which rounds the updates off: {lost:.1%} of them stay bitwise"
-        sentence += f" what they are, though their gradient is not zero, and {still:.1%} over many updates"
+        sentence = f"weights are kept in {run.narrow}, which rounds the updates off: usually {lost:.1%} of the weights"
+        sentence += " whose gradient is not zero stay bitwise what they are"
+        sentence += f", and {still:.1%} over {since:.0f} updates"
         evidence = {"lost": lost, "still": still, "update_ratio": run.history.update_ratios.median}
         return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
 

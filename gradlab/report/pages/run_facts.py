@@ -48,7 +48,7 @@ def commands(run: RunRecord) -> dict[str, Any]:
             command([*pasted(given, t["overrides"]), "expect=healthy"]) if t["overrides"] else t.get("lines", "")
             for t in found
         ],
-        "fix": command([str(run.path.absolute())], "gradlab.fix") if found else None,
+        "fix": command([str(run.path.absolute())], "gradlab.fix") if any(t["overrides"] for t in found) else None,
         "resume": command([f"resume={run.path.absolute()}"]),
         "replay": command([str(run.path.absolute())], "gradlab.replay"),
     }

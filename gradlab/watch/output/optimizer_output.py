@@ -16,7 +16,7 @@ from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
-from gradlab.measure.rounded_off import narrow
+from gradlab.measure.rounded_off import narrow_types
 from gradlab.report.pages import run_page
 from gradlab.runs import diagnosis_file
 from gradlab.train import environment
@@ -148,8 +148,7 @@ class OptimizerOutput:
         )
         if cuts := [format_site(record.site) for record in faults if record.name == "graph-cut"]:
             known.cut = f"the graph of some weights ends at {cuts[0]}"
-        if types := {str(p.dtype).removeprefix("torch.") for p in self.tracker.params if narrow(p)}:
-            known.narrow = " and ".join(sorted(types))
+        known.narrow = narrow_types(self.tracker.params)
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
         if free and not (known.need_not_fall or known.makes_targets):
             passes = self.tracker.num_used / max(self.tracker.attempts, 1)

@@ -231,10 +231,8 @@ def uneven(e: Evidence) -> bool:
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:
     """AdamW in place of SGD: layers with little gradient then move as far as the others, unless it is below its eps."""
-    if (
-        isinstance(c.optimizer, SGD)
-        and min(e.found.get("vanishing", {}).get("early", math.inf), e.faintest) > AdamW.eps
-    ):
+    least = min(e.found.get("vanishing", {}).get("early", math.inf), e.faintest)
+    if isinstance(c.optimizer, SGD) and least > AdamW.eps:
         why = "its steps hardly depend on the size of the gradient; at its usual rate"
         yield setting("optimizer=adamw", why, {"optimizer": "adamw", "optimizer.lr": AdamW.lr})
 

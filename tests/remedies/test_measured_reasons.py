@@ -9,10 +9,14 @@ import pytest
 from helpers import composed
 
 from gradlab.config.schema import to_config
+from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence
+from gradlab.report.pages.run_facts import facts
 from gradlab.runs.record import RunRecord
+from gradlab.runs.summary import summary_lines
+from gradlab.train.outcome import Outcome
 
 CUSTOM = ("model=custom", "model.target=nets:Tiny", "data=custom", "data.target=nets:data")
 OWN = ("loss=custom", "loss.target=nets:relative")
@@ -246,3 +250,48 @@ def test_weights_that_stand_still_after_one_huge_update_need_no_higher_rate(firs
     e = Evidence("stalled", ratios=[first] + [4e-7] * 5, norms=[1.0] * 40, planned=500)
     rates = [float(o.partition("=")[2]) for made in changed(e, "optimizer=sgd", "optimizer.lr=0.1") for o in made]
     assert rates and all((rate > 0.1) == raised for rate in rates)
+
+
+@pytest.mark.parametrize(("norm", "adam"), [(0.0, False), (1e-12, False), (1e-4, True)])
+def test_no_optimizer_moves_layers_that_get_no_gradient(tmp_path: Path, norm: float, adam: bool) -> None:
+    """Of the first layer; the last has its gradient."""
+    dead = {"code": "dead_units", "severity": "critical", "sentence": "", "evidence": {"module": "a"}, "began": None}
+    told = made.diagnosis("dead_units", findings=[dead])
+    of_layers = made.layers(2, [1, 6, 11], lambda i, at: norm if i == 0 else 1.0)
+    e = evidence(RunRecord(made.run(tmp_path / "run", [made.line(i, 1.0) for i in range(1, 12)], told, of_layers)))
+    assert e.faintest == norm
+    assert (["optimizer=adamw", "optimizer.lr=0.001"] in changed(e, "optimizer=sgd", "optimizer.lr=0.05")) == adam
+
+
+@pytest.mark.parametrize(("ratio", "without"), [(2e-5, False), (1e-7, True)])
+def test_clipping_is_not_left_out_where_a_first_update_without_it_tears_the_weights_apart(
+    tmp_path: Path, ratio: float, without: bool
+) -> None:
+    """Of SGD, whose steps are as large as the gradient: a later norm is what is usual."""
+    steps = [made.line(i, 1.0) | {"clip/coefficient": 1e-3, "update/ratio": 2e-8} for i in range(1, 80)]
+    steps[0] |= {"clip/coefficient": 1e-5, "update/ratio": ratio}
+    e = evidence(RunRecord(made.run(tmp_path / "run", steps, made.diagnosis("overclipped"))))
+    given = ("clip=norm", "clip.max_norm=0.001")
+    assert any("clip=none" in each for each in changed(e, "optimizer=sgd", *given)) == without
+    assert any("clip=none" in each for each in changed(e, "optimizer=adam", *given)), "its steps are not"
+    assert any("clip.max_norm" in str(each) for each in changed(e, "optimizer=sgd", *given))
+
+
+@pytest.mark.parametrize(("biases", "named"), [(("a", "b", "c"), "a.bias, b.bias"), (("c",), "c.bias")])
+def test_the_bias_of_outputs_turns_no_units_off(biases: Sequence[str], named: str) -> None:
+    """A rare class begins with one; where it is the only large one, its layer may have units."""
+    large = {f"{name}.bias": 4.6 for name in biases}
+    e = Evidence("dead_units", {"dead_units": {"module": "a"}}, biases=large, last_bias="c.bias", planned=500)
+    assert f"begin with {named} at zero" in lines(e)
+    assert (", c.bias" in lines(e)) is False
+
+
+@pytest.mark.parametrize("overrides", [["optimizer.lr=0.01"], []])
+def test_a_search_of_configurations_is_named_where_one_may_cure(tmp_path: Path, overrides: list[str]) -> None:
+    """And not where all that is suggested is in the user's code, on the terminal as on the page."""
+    remedy = {"name": "loss", "overrides": overrides, "why": "it is", "lines": "" if overrides else "bound it"}
+    folder = made.run(tmp_path / "run", [made.line(1, 1.0)], made.diagnosis("exploding", remedies=[remedy]))
+    assert bool(facts(RunRecord(folder))["commands"]["fix"]) == bool(overrides)
+    ended, tried = Outcome("completed"), [Candidate(**remedy)]
+    said = summary_lines(Diagnosis("exploding", "it did"), ended, None, None, [], folder, tried)
+    assert any("gradlab.fix" in each for each in said) == bool(overrides) and "to try, one at a time:" in said

@@ -17,6 +17,7 @@ from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
 from gradlab.measure.flat_units import FlatUnits
+from gradlab.measure.rounded_off import narrow_types
 from gradlab.measure.samples import Sample, named, ranked
 from gradlab.runs.summary import summary_lines
 from gradlab.train.outcome import Outcome
@@ -698,3 +699,4 @@ def test_rounded_off_updates_are_told_of_weights_and_over_so_many_updates() -> N
     said = told(verdict(lines, narrow="bfloat16"), "updates_lost").sentence
     assert "usually 90.0% of the weights whose gradient is not zero stay" in said and "85.0% over 50 updates" in said
     assert "kept in bfloat16," in said
+    assert narrow_types([torch.ones(1), torch.ones(1).half(), torch.ones(1).bfloat16()]) == "bfloat16 and float16"

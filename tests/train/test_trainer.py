@@ -358,3 +358,16 @@ def test_a_loss_of_a_whole_batch_is_evaluated_on_batches_of_the_same_size(tmp_pa
     outcome = run.run()
     trained = losses(tmp_path)
     assert outcome.eval[-1]["eval/loss"] == pytest.approx(sum(trained) / len(trained), rel=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "told"), [(2.0**40, "(update 4, 4 of them skipped)"), (1.0, "(update 4)")])
+def test_an_evaluation_says_how_many_of_the_updates_before_it_were_skipped(
+    tmp_path: Path, scale: float, told: str
+) -> None:
+    """They are counted as they are tried."""
+    given = ("precision=fp16", f"precision.init_scale={scale:g}", "trainer.evaluate_every=1", "trainer.epochs=1")
+    run = trainer(tmp_path, *TINY[:3], "data.samples=32", "data.batch_size=8", *given)
+    said: list[str] = []
+    run.say = said.append
+    run.run()
+    assert next(each for each in said if each.startswith("epoch 1: eval loss")).endswith(told)

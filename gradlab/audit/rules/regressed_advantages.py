@@ -136,7 +136,8 @@ def differences(function: ast.FunctionDef) -> dict[str, tuple[str, str]]:
         for n in walk(function)
         for name, value in bindings(n)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and id(value) not in without
-        if stored[name] == 1 or (id(n) in always and n.lineno == last[name] and name not in map(dotted, walk(value)))
+        if stored[name] == 1 or (id(n) in always and value.lineno >= last[name])
+        if stored[name] == 1 or name not in map(dotted, walk(value))
     }
 
     def text(side: ast.expr, line: int) -> str:

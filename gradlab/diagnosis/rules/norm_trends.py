@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
@@ -12,6 +13,9 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.update_sizes import SMALL_UPDATE
+
+if TYPE_CHECKING:
+    from gradlab.diagnosis.inspection import ActivationOutput
 
 
 @dataclass
@@ -72,9 +76,13 @@ class Decaying(Trend):
             return None
         found = self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
         seen = run.inspection.activations if run.inspection is not None else None
-        flat = seen is None or any(max(m.dead or 0.0, m.saturated or 0.0) >= Units.fraction for m in seen)
         if run.decayed is not None:
             found.causes = ["weight decay that has taken the weights away"]
-        elif run.learns or not flat:
+        elif run.learns if seen is None else not any(Units.fraction <= flat(each) for each in seen):
             found.causes = found.causes[:1]
         return found
+
+
+def flat(activation: ActivationOutput) -> float:
+    """The share of its units that are dead, or saturated, whichever is larger."""
+    return max(activation.dead or 0.0, activation.saturated or 0.0)

@@ -23,7 +23,9 @@ from gradlab.runs.advice_facts import (
     applied_before_failure,
     architecture,
     before_failure,
+    causes_of_verdict,
     failed_at,
+    overclipped,
     pretraining_rate,
     record_for_advice,
 )
@@ -53,7 +55,8 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
     elif failed and math.isfinite(base):
         found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
     ratios = [line["update/ratio"] for line in before_failure(run) if "update/ratio" in line]
-    found.append(update_advice(ratios, base, well=not failed and run.verdict in (None, *HEALTHY)))
+    well = not failed and run.verdict in (None, *HEALTHY)
+    found.append(update_advice(ratios, base, well, causes_of_verdict(run), overclipped(run)))
     tuned = bool(config.get("pretrain") or config.get("init_from"))
     found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)
     if batch is not None:

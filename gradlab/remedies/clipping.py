@@ -53,8 +53,12 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     left = f"clipping leaves {e.coefficient:.2g} of the gradient"
     measured = getattr(c.clip, "norm_type", 2) == 2
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
-        bound = two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))
-        yield setting("clip.max_norm", left, {"clip.max_norm": bound})
+        fence, tenfold = outlier_fence(e.steady or e.norms), 10 * e.usual_norm
+        bound = two_digits(min(fence, tenfold))
+        beyond = (
+            f"beyond {bound:g} a norm is an outlier" if fence <= tenfold else f"{bound:g} is ten times the usual norm"
+        )
+        yield setting("clip.max_norm", f"{left}; {beyond}", {"clip.max_norm": bound})
     else:
         for name in ("max_norm", "max_value", "factor"):
             if hasattr(c.clip, name):

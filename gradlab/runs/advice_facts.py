@@ -55,6 +55,22 @@ def applied_before_failure(run: RunRecord) -> list[dict[str, Any]]:
     return [line for line in before_failure(run) if not line.get("update/skipped")]
 
 
+def finding(run: RunRecord, code: str | None) -> dict[str, Any]:
+    """One of the diagnosis; empty where it was not found."""
+    return next((f for f in run.diagnosis.get("findings") or [] if f.get("code") == code), {})
+
+
+def causes_of_verdict(run: RunRecord) -> list[str]:
+    return list(finding(run, run.verdict).get("causes") or [])
+
+
+def overclipped(run: RunRecord) -> float:
+    """The usual part of the gradient that clipping leaves, where updates are small for it; else 1."""
+    found = finding(run, "overclipped")
+    ill = found.get("severity") == "critical"
+    return float((found.get("evidence") or {}).get("coefficient") or 1.0) if ill else 1.0
+
+
 def architecture(run: RunRecord) -> str | None:
     """A key of USUAL; None if it is not known."""
     model = run.config.get("model") or {}

@@ -85,8 +85,11 @@ def test_too_little_is_said(norms: list[float], failed: bool, why: str) -> None:
 def test_beside_the_usual_values() -> None:
     part = steady_norms(usual(500, 20.0), False)
     found = clip_advice(part, "rnn", {"name": "none"}, None, False)
-    assert [a.override for a in found[1:]] == ["clip=norm clip.max_norm=0.5", "clip=norm clip.max_norm=1"]
-    assert all("would clip 100.0% of these updates, nearly all: too low here" in a.says for a in found[1:])
+    assert all("would clip 100.0% of these updates: far too low here" in a.says for a in found[1:])
+    assert [a.override for a in found[1:]] == [None, None], "nor is it offered"
+    close = clip_advice(steady_norms(usual(500, 2.0), False), "rnn", {"name": "none"}, None, False)
+    assert [a.override for a in close[1:]] == ["clip=norm clip.max_norm=0.5", "clip=norm clip.max_norm=1"]
+    assert not any("too low" in a.says for a in close)
     assert "of a sum" in clip_advice(part, "transformer", {}, None, True)[1].says
     assert clip_advice(part, "cnn", {}, None, False)[1].override == "clip=none"
     assert len(clip_advice(part, None, {}, None, False)) == 1
@@ -125,6 +128,53 @@ def test_no_bound_comes_from_norms_that_decayed_to_nothing() -> None:
     assert "decayed" in part.why_not
     assert clip_advice(part, None, {}, None, False)[0].override is None
     assert not steady_norms([3.0 - i / 100 for i in range(200)], False).why_not
+
+
+def test_no_bound_comes_from_norms_after_a_gradient_that_is_gone_at_once() -> None:
+    """The first tenth is left out, and its size is not: a bound of 1e-9 would clip it all."""
+    gone = [*usual(20), *usual(180, 1e-9)]
+    assert "decayed from" in steady_norms(gone, False).why_not
+    assert not steady_norms([*usual(20, 20.0), *usual(180)], False).why_not
+
+
+def test_shares_are_of_the_updates_that_are_counted() -> None:
+    """Of a run that clipped most of its updates, and few of the last ones."""
+    norms = [*usual(200, 5.0), *usual(200, 1.0)]
+    found = advised(norms, clip="norm", max_norm=4.0)
+    steady = steady_norms(norms, False).norms
+    assert len(steady) < 200 and f"of {len(steady)} steady updates" in found.says
+    assert "would clip none of" in advised([*[9.0] * 5, *[2.0] * 95]).says, "of those; not none so far"
+
+
+@pytest.mark.parametrize(
+    ("causes", "says", "override"),
+    [
+        (["the learning rate is near its limit"], "a likely cause", "optimizer.lr=0.1"),
+        (["initial weights that are too small"], "look elsewhere", None),
+        ([], "look elsewhere", None),
+    ],
+)
+def test_ordinary_updates_rule_the_rate_out_only_where_the_diagnosis_does(
+    causes: list[str], says: str, override: str | None
+) -> None:
+    found = update_advice([0.001] * 25, 0.3, False, causes)
+    assert says in found.says and found.override == override
+
+
+def test_a_rate_that_is_no_cause_is_not_lowered_for_being_above_the_typical() -> None:
+    elsewhere = update_advice([0.007] * 25, 0.3, False, ["initial weights that are too small"])
+    assert elsewhere.override is None and "look elsewhere" in elsewhere.says
+    assert update_advice([0.007] * 25, 0.3, False).override == "optimizer.lr=0.043", "where no cause is known"
+
+
+def test_updates_that_clipping_makes_small_do_not_raise_the_rate() -> None:
+    found = update_advice([8e-6] * 25, 0.02, False, ["the limit of clipping"], 3e-4)
+    assert found.override is None and "clipping leaves 0.0003 of the gradient" in found.says
+
+
+def test_a_step_that_is_not_the_whole_way_says_so() -> None:
+    assert "10 times at a time, then measure again" in update_advice([3e-7] * 25, 1e-7).says
+    assert "at a time" not in update_advice([0.005] * 25, 1e-2, False).says
 
 
 def test_the_rate_of_fine_tuning() -> None:

@@ -229,6 +229,13 @@ def test_nothing_begins_when_the_time_is_over() -> None:
     assert len(rounds) == 2 and search.proven is None and search.cure == RATE and "time" in search.ended
 
 
+def test_a_proof_that_has_run_counts_though_the_time_is_over_after_it() -> None:
+    asked: list[int] = []
+    _, rounds = run(lambda v: rate(v) <= 0.3, plan())
+    search, again = run(lambda v: rate(v) <= 0.3, plan(), lambda: asked.append(1) or len(asked) > len(rounds))
+    assert again == rounds and search.proven is not None and not search.ended
+
+
 def test_it_depends_on_the_results_alone() -> None:
     def world(v: dict[str, str]) -> bool:
         return rate(v) <= 0.3 and v["seed"] != "5"

@@ -34,10 +34,13 @@ def failure_advice(what: str, lr: float, base: float) -> Advice:
     return Advice("lr", says, f"optimizer.lr={rate:g}", f"{what}, at a rate of {lr:.3g}{of}", {"lr": lr})
 
 
-def update_advice(ratios: Sequence[float], lr: float, well: bool = True) -> Advice:
+def update_advice(
+    ratios: Sequence[float], lr: float, well: bool = True, causes: Sequence[str] = (), clipped: float = 1.0
+) -> Advice:
     """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was.
 
-    well: whether the run learns. Of one that does not, no rate is worth keeping.
+    well: whether the run learns. Of one that does not, no rate is worth keeping. causes: of its failure, as far as
+    known. clipped: the usual part of the gradient that clipping leaves, where that is what makes updates small.
     """
     usable = [r for r in ratios if math.isfinite(r) and r > 0]
     if len(usable) < RECORDS:
@@ -45,17 +48,27 @@ def update_advice(ratios: Sequence[float], lr: float, well: bool = True) -> Advi
         why = few if usable else "not measured: how large updates are beside the weights (update/ratio)"
         return Advice("lr", why, None, "metrics.jsonl, before any failure")
     usual = statistics.median(usable)
-    low, high = HEALTHY_RATIO if well else (HEALTHY_RATIO[0], FAILED * TYPICAL_RATIO)
+    suspect = any("learning rate" in cause for cause in causes)
+    doubtful = not well and (suspect or not causes)
+    low, high = (HEALTHY_RATIO[0], FAILED * TYPICAL_RATIO) if doubtful else HEALTHY_RATIO
     factor = max(min(TYPICAL_RATIO / usual, RAISE), 1 / RAISE)
     rate = two_digits(lr * factor, up=False) if math.isfinite(lr) else math.nan
+    again = "" if 1 / RAISE <= TYPICAL_RATIO / usual <= RAISE else f"; {RAISE:g} times at a time, then measure again"
+    updates = f"updates of {usual:.2g} of the weights"
     if low <= usual <= high and not well:
-        says, rate = f"updates of {usual:.2g} of the weights are ordinary, and the run fails: look elsewhere", math.nan
+        says, rate = f"{updates} are ordinary, and the run fails: look elsewhere", math.nan
+        if suspect and math.isfinite(lr):
+            least, most = TOO_HIGH
+            says = f"{updates} are ordinary, but the rate is a likely cause of what was found: {least} to {most} times"
+            says, rate = f"{says} lower is {lr / most:.2g} to {lr / least:.2g}", two_digits(lr / least, up=False)
     elif low <= usual <= high:
-        says, rate = f"keep it: updates of {usual:.2g} of the weights are healthy ({low:g} to {high:g})", lr
+        says, rate = f"keep it: {updates} are healthy ({low:g} to {high:g})", lr
     elif usual > high:
-        says = f"lower it: updates of {usual:.2g} of the weights are over {high:g}; typical is {TYPICAL_RATIO:g}"
+        says = f"lower it: {updates} are over {high:g}; typical is {TYPICAL_RATIO:g}{again}"
+    elif clipped < 1:
+        says, rate = f"{updates} are small as clipping leaves {clipped:.2g} of the gradient: loosen it first", math.nan
     else:
-        says = f"raise it: updates of {usual:.2g} of the weights are under {low:g}; typical is {TYPICAL_RATIO:g}"
+        says = f"raise it: {updates} are under {low:g}; typical is {TYPICAL_RATIO:g}{again}"
     rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {len(usable)} updates"
     return Advice("lr", says, f"optimizer.lr={rate:g}" if rate == rate else None, rests, {"ratio": usual})
 

@@ -19,7 +19,9 @@ ENOUGH = 20
 FENCE = 1.5
 """Tukey's: a norm above the upper quartile by so many interquartile ranges, in logarithms, is an outlier."""
 VANISHED = 100.0
-"""Norms whose median falls by more than this factor from the first half to the second show no usual size."""
+"""Norms whose median falls by more than this factor from the first tenth or half to the rest show no usual size."""
+TOO_LOW = 0.1
+"""Of the usual norm, below which a bound leaves too little of it."""
 UNSTEADY = 10.0
 """Norms whose quartiles differ by more than this factor are not steady."""
 USUAL = {
@@ -56,14 +58,14 @@ def steady_norms(norms: Sequence[float], failed: bool) -> SteadyNorms:
             usable.pop()
         left += [f"the last {before - len(usable)} before the failure"] * (len(usable) < before)
     first = math.ceil(len(usable) / 10)
-    usable, left = usable[first:], [*left, *[f"the first {first}"] * (first > 0)]
+    beginning, usable, left = usable[:first], usable[first:], [*left, *[f"the first {first}"] * (first > 0)]
     middle = len(usable) // 2
     if middle >= ENOUGH:
         early, late = statistics.median(usable[:middle]), statistics.median(usable[middle:])
-        if early > VANISHED * late:
-            why = (
-                f"not enough: the norms decayed from {early:.3g} to {late:.3g}, and a bound from either would be wrong"
-            )
+        highest = max(early, statistics.median(beginning))
+        if highest > VANISHED * late:
+            decayed = f"the norms decayed from {highest:.3g} to {late:.3g}"
+            why = f"not enough: {decayed}, and a bound from either would be wrong"
             return SteadyNorms(usable, "left out: " + ", ".join(left) if left else "", why)
         if not 0.5 <= late / early <= 2:
             usable = usable[middle:]
@@ -104,9 +106,9 @@ def clip_advice(
         numbers: dict[str, Any] = {"max_norm": limit, "fraction": beyond(norms, limit), "updates": len(norms)}
         numbers |= {"largest": max(norms)}
         numbers |= {f"q{round(100 * q)}": quantile(norms, q) for q in (0.5, 0.9, 0.99)}
-        says = f"clip the outliers: {limit:g} would clip {numbers['fraction']:.1%} of the updates"
-        if not numbers["fraction"]:
-            says += ", none so far: clipping is an insurance here"
+        share = f"{numbers['fraction']:.1%}" if numbers["fraction"] else "none"
+        says = f"clip the outliers: {limit:g} would clip {share} of {len(norms)} steady updates"
+        says += ": clipping is an insurance here" * (not numbers["fraction"])
         own = clip.get("max_norm") if clip.get("name") == "norm" and clip.get("norm_type", 2) == 2 else None
         if own is not None:
             says += f"; max_norm={own:g} clipped {beyond(norms, own):.1%} of them"
@@ -120,12 +122,14 @@ def clip_advice(
         return found
     values, says = USUAL[architecture]
     for value in values or (None,):
-        override = "clip=none" if value is None else f"clip=norm clip.max_norm={value:g}"
-        share = None if value is None or part.why_not else beyond(norms, value)
-        measured = "" if share is None else f"; {value:g} would clip {share:.1%} of these updates"
-        measured += ", nearly all: too low here" if share is not None and share > 0.9 else ""
+        override: str | None = "clip=none" if value is None else f"clip=norm clip.max_norm={value:g}"
+        fraction = None if value is None or part.why_not else beyond(norms, value)
+        measured = "" if fraction is None else f"; {value:g} would clip {fraction:.1%} of these updates"
+        if value is not None and fraction is not None and value < TOO_LOW * statistics.median(norms):
+            measured += ": far too low here"
+            override = None
         measured += " (for means; this run's gradients are of a sum)" * summed
-        about = f"architecture: {architecture}" + "; the same norms" * (share is not None)
-        numbers = {"max_norm": value, "fraction": share}
+        about = f"architecture: {architecture}" + "; the same norms" * (fraction is not None)
+        numbers = {"max_norm": value, "fraction": fraction}
         found.append(Advice("clip", says + measured, override, about, numbers))
     return found

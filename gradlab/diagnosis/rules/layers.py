@@ -7,6 +7,7 @@ import re
 import statistics
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
@@ -29,6 +30,8 @@ ALL = 0.995
 SATURATED = "saturated units (see saturated_units)"
 CHAIN = 3
 """Layers of a chain over which a factor each adds up."""
+SHRINKS = 2.0
+"""A gradient over that of the layer before, from which on each layer of a chain passes little of it on."""
 
 
 def passed(run: FinishedRun) -> float:
@@ -186,6 +189,11 @@ def part_of_squares(norms: list[float], i: int) -> float:
     return (norms[i] / total) ** 2 if total else 0.0
 
 
+def shrinking(norms: list[float]) -> bool:
+    """Whether each layer, in the order of execution, gets far less of a gradient than the next."""
+    return all(0 < SHRINKS * before < after for before, after in pairwise(norms))
+
+
 @rule("dominant_layer", position=170)
 @dataclass
 class DominantLayer(Rule):
@@ -241,6 +249,8 @@ class DominantLayer(Rule):
         if idle or not rest < min(self.starved * own, self.small):
             found = self.found("info", sentence, None, **evidence)
             found.causes = found.causes if part < 1 else found.causes[2:]  # the others have none at all
+            if layer == len(h.layers) - 1 and shrinking(h.layers) and shrinking(h.first_layers):
+                found.causes = ["gradients that shrink at each layer on their way back"]
             return found
         sentence += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, against {own:.1g}"
         return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)

@@ -56,7 +56,8 @@ class Diverged(Rule):
             if moving := self.moving(run):
                 return self.found("warning", f"{sentence}, and {moving[1]}: it diverges, or {moving[0]}")
             return self.found("critical", sentence)
-        began = max(h.loss_first, h.loss_early)
+        mean = math.fsum(h.first) / len(h.first) if h.first else math.nan
+        began = max(h.loss_first, min(h.loss_early, mean))  # `loss_lowest` is a mean, which a few losses may lower
         reference = began if run.constant is None else min(began, run.constant)
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level

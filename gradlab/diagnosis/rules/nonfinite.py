@@ -282,8 +282,8 @@ class NaNGradient(NonFinite):
         began = h.poisoned_at if h.poisoned else h.bad_since
         found = self.found("critical", sentence + alone, began, samples=samples)
         made = o.derivative if o is not None else None
-        if named := [c for c in self.causes if made in c.split()]:
-            found.causes = named
+        if any(made in cause.split() for cause in self.causes):
+            found.causes = [f"{made} at zero"]
         elif o is not None:
             slope = [f"numbers at which the slope of {o.derivative} is not finite"] if o.derivative else []
             found.causes = slope if o.undefined else self.by_scale(o)

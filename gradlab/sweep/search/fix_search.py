@@ -77,10 +77,9 @@ class FixSearch:
     # --- ask and tell ------------------------------------------------------------------------------------------------
 
     def ask(self) -> list[Point]:
-        if self.late():
-            self.ended = self.ended or "the time is over"
-            return []
-        self.asked = next(self.rounds, [])
+        self.asked = next(self.rounds, [])  # what has run is judged, whatever the time
+        if self.asked and self.late():
+            self.ended, self.asked = self.ended or "the time is over", []
         return [self.job(trial) for trial in self.asked]
 
     def job(self, trial: Trial) -> Point:

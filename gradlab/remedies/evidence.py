@@ -71,7 +71,7 @@ class Evidence:
     last_bias: str = ""
     """That of the layer that runs last."""
     faintest: float = math.inf
-    """The usual gradient norm of the layer that gets least."""
+    """The gradient norm of the layer that gets least, usually or at first."""
     unclipped: float = 0.0
     """The largest of the ratios without clipping, of an optimizer whose steps are as large as the gradient."""
 
@@ -139,12 +139,15 @@ def evidence(run: RunRecord) -> Evidence:
 
 
 def faintest(run: RunRecord) -> float:
-    """The usual gradient norm of the layer that gets least, of those that get any gradient; infinite: not known."""
+    """The usual gradient norm of the layer that gets least, of those that get any gradient; infinite: not known.
+
+    Or that at first, if it is larger: updates may have taken the gradient away, which others would not have.
+    """
     owners, norms = layers_of(run.layer_header["names"]), dict[str, list[float]]()
     for record in run.layer_records:
         for layer, norm in norms_of(*owners, record["grad/layer"]).items():
             norms.setdefault(layer, []).extend([norm] if norm is not None and math.isfinite(norm) else [])
-    return min((statistics.median(each) for each in norms.values() if each), default=math.inf)
+    return min((max(each[0], statistics.median(each)) for each in norms.values() if each), default=math.inf)
 
 
 def found_at(run: RunRecord, codes: Collection[str]) -> int | None:

@@ -172,7 +172,8 @@ def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     for factor, word in ((0.1, "a tenth of the learning rate"), (10.0, "ten times the learning rate")):
-        yield rate(e, c, factor, word)
+        if factor < 1 or not excess(e) > FAILED:  # larger ones still would not be likelier
+            yield rate(e, c, factor, word)
     if c.optimizer.lr != usual_rate(c):
         why = f"the optimizer's default; it was {c.optimizer.lr:g}"
         yield setting("optimizer.lr", why, {"optimizer.lr": usual_rate(c)})

@@ -13,6 +13,7 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence
+from gradlab.remedies.learning_rate import other_rates
 from gradlab.report.pages.run_facts import facts
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import summary_lines
@@ -252,14 +253,27 @@ def test_weights_that_stand_still_after_one_huge_update_need_no_higher_rate(firs
     assert rates and all((rate > 0.1) == raised for rate in rates)
 
 
-@pytest.mark.parametrize(("norm", "adam"), [(0.0, False), (1e-12, False), (1e-4, True)])
-def test_no_optimizer_moves_layers_that_get_no_gradient(tmp_path: Path, norm: float, adam: bool) -> None:
-    """Of the first layer; the last has its gradient."""
+@pytest.mark.parametrize(("ratio", "raised"), [(5.0, False), (1e-3, True)])
+def test_no_search_raises_a_rate_whose_updates_are_too_large(ratio: float, raised: bool) -> None:
+    e = Evidence("diverged", ratios=[ratio] * 5, norms=[1.0] * 40, planned=500)
+    c = to_config(composed("model=sigmoid_mlp", "optimizer=sgd", "optimizer.lr=0.1"))
+    tried = {p.remedy.set["optimizer.lr"] for p in other_rates(e, c) if p.remedy is not None}
+    assert 0.01 in tried and (1.0 in tried) == raised
+
+
+@pytest.mark.parametrize(
+    ("norm", "at_first", "adam"),
+    [(0.0, 0.0, False), (1e-12, 1e-12, False), (1e-4, 1e-4, True), (0.0, 0.1, True)],
+)
+def test_no_optimizer_moves_layers_that_get_no_gradient(
+    tmp_path: Path, norm: float, at_first: float, adam: bool
+) -> None:
+    """Of the first layer; the last has its gradient. One that updates took away was there."""
     dead = {"code": "dead_units", "severity": "critical", "sentence": "", "evidence": {"module": "a"}, "began": None}
     told = made.diagnosis("dead_units", findings=[dead])
-    of_layers = made.layers(2, [1, 6, 11], lambda i, at: norm if i == 0 else 1.0)
+    of_layers = made.layers(2, [1, 6, 11], lambda i, at: 1.0 if i else at_first if at == 1 else norm)
     e = evidence(RunRecord(made.run(tmp_path / "run", [made.line(i, 1.0) for i in range(1, 12)], told, of_layers)))
-    assert e.faintest == norm
+    assert e.faintest == max(at_first, norm)
     assert (["optimizer=adamw", "optimizer.lr=0.001"] in changed(e, "optimizer=sgd", "optimizer.lr=0.05")) == adam
 
 

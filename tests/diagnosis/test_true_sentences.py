@@ -718,3 +718,16 @@ def test_a_last_layer_that_dominates_may_be_the_end_of_a_chain_that_shrinks(chai
         stream.observe(line(i, loss) | {"update/ratio": 1e-3}, layers)
     causes = told(diagnose(stream), "dominant_layer").causes
     assert (len(causes) == 1 and "shrink" in causes[0]) if chain else any("scale" in cause for cause in causes)
+
+
+@pytest.mark.parametrize(
+    ("moments", "ratios", "named"),
+    [(True, [0.3, 1e-3, 1e-3], False), (True, [1e-3, 0.3, 1e-3], True), (False, [0.3, 1e-3, 1e-3], True)],
+)
+def test_clipping_makes_no_first_step_of_adam_smaller(moments: bool, ratios: list[float], named: bool) -> None:
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FALLING):
+        norm = 20.0 if i == 0 else 1.0  # which clipping would have cut
+        stream.observe(line(i + 1, loss, norm) | ({"update/ratio": ratios[i]} if i < len(ratios) else {}))
+    causes = told(diagnose(stream, Measurements(second_moments=moments)), "update_too_large").causes
+    assert ("gradients are not clipped" in causes) == named and "the learning rate is too high" in causes

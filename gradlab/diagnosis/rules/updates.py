@@ -35,6 +35,8 @@ class UpdateTooLarge(Rule):
         sentence += f", and {progress(run)}" * (severity == "critical")
         found = self.found(severity, sentence, None, usual=usual, largest=largest)
         found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
+        if run.second_moments and h.update_ratios.values[0] == largest:  # Adam's first: as large for any gradient
+            found.causes = [cause for cause in found.causes if "clipped" not in cause]
         return found
 
 

@@ -236,6 +236,15 @@ def test_a_proof_that_has_run_counts_though_the_time_is_over_after_it() -> None:
     assert again == rounds and search.proven is not None and not search.ended
 
 
+@pytest.mark.parametrize("edge", [0.011, 0.5])
+def test_the_reason_of_a_value_is_not_that_of_another(edge: float) -> None:
+    """A measurement that aims at one rate says nothing of another, be it larger or kept at a distance."""
+    search, _ = run(lambda v: rate(v) <= edge, plan())
+    assert search.proven is not None and search.proven.value != RATE.value
+    assert fix_report.reason(search, search.proven) == "found from optimizer.lr=0.01 (updates were large)"
+    assert fix_report.reason(search, RATE) == RATE.why
+
+
 def test_it_depends_on_the_results_alone() -> None:
     def world(v: dict[str, str]) -> bool:
         return rate(v) <= 0.3 and v["seed"] != "5"

@@ -35,7 +35,7 @@ def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dic
     return {
         "proven": search.proven is not None,
         "cure": None if change is None else list(change.overrides),
-        "why": "" if change is None else change.why,
+        "why": "" if change is None else reason(search, change),
         "command": None if change is None else command(fix_plan.again(search.plan, change)),
         "ended": "" if search.proven else ended or search.ended,
         "edge": edge(search, change),
@@ -43,6 +43,14 @@ def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dic
         "effect": None if change is None else effect(folder, run, search, change),
         "cost": None if change is None else cost(change),
     }
+
+
+def reason(search: FixSearch, change: Change) -> str:
+    """Why it was tried; of another value of its number, why that was that it was found from."""
+    first = next((c for c in search.plan.changes if c.name == change.name), change)
+    if change.number is None or first.value == change.value:
+        return change.why
+    return f"found from {change.number.field}={first.value:.3g} ({first.why})"
 
 
 def effect(folder: Path, run: Path, search: FixSearch, change: Change) -> dict[str, Any] | None:

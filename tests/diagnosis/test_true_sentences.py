@@ -722,7 +722,7 @@ def test_a_last_layer_that_dominates_may_be_the_end_of_a_chain_that_shrinks(chai
 
 @pytest.mark.parametrize(
     ("moments", "ratios", "named"),
-    [(True, [0.3, 1e-3, 1e-3], False), (True, [1e-3, 0.3, 1e-3], True), (False, [0.3, 1e-3, 1e-3], True)],
+    [(True, [0.3, 1e-3, 1e-3], False), (True, [1e-3, 0.3, 1e-3, 1e-3, 1e-3], True), (False, [0.3, 1e-3, 1e-3], True)],
 )
 def test_clipping_makes_no_first_step_of_adam_smaller(moments: bool, ratios: list[float], named: bool) -> None:
     stream = MetricStream(Thresholds(), NAMES)

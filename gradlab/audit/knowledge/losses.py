@@ -11,7 +11,7 @@ from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import LONGEST, provenance, records, take_apart
+from gradlab.audit.trace.provenance import LONGEST, is_traced, provenance, records, take_apart
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Event, Value, births
 
@@ -42,6 +42,7 @@ def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value], nam
     add_sync_flag(event)
     facts = provenance(engine, node, [*args, *named])
     if records(engine) is not False:
+        facts["traced"] = all(one.leaf is not None or is_traced(one) for one in (*args, *named))  # a leaf's graph ends
         facts["origins"] = (*facts["origins"], event)[-LONGEST:]
         facts["layers"] |= {model.root()}
     elif engine.depth:  # inside a network; elsewhere it may be called to look at what it says, or for a target

@@ -30,7 +30,9 @@ JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 def derivative(call: CallSite) -> Value:
     """What torch.autograd.grad returns: without create_graph it is a number that no gradient flows through."""
     if call.keyword("create_graph") is True:  # a penalty, perhaps, that goes backward itself
-        return tensor(opaque=True, range="slope")
+        named = (value for name, value in call.keywords.items() if name != "inputs")  # which the outputs come from
+        graph = provenance(call.engine, call.node, [*call.args[:1], *call.args[2:], *named])
+        return tensor(opaque=True, range="slope", **graph)
     made = tensor(opaque=True, derivative=True)
     if "create_graph" not in call.keywords and len(call.args) < 5 and all(k.arg for k in call.node.keywords):
         made.update(traced=True, cut=call.node, cut_path=call.engine.module.path)

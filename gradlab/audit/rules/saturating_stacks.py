@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name, dotted, text, walk
+from gradlab.audit.source.syntax import called_name, defaults_of, dotted, text, walk
 
 DEEP = 8
 """Layers of a deep stack; of sigmoids, whose slope is a quarter at most, `STEEP` are enough."""
@@ -24,15 +24,13 @@ def saturating(module: Module) -> Iterator[ast.AST]:
     tree = module.source.tree
     if not isinstance(tree, ast.Module) or not re.search(r"sigmoid|tanh", module.source.text, re.I):
         return
-    numbers = constants(tree.body)
-    for node in module.source.nodes.of(ast.Call):
-        if called_name(node) == "Sequential" and (written_out(node) or any(deep(a, numbers) for a in starred(node))):
-            yield node
+    numbers, blocks = constants(tree.body, {}), blocks_of(module)
+    yield from (n for n in module.source.nodes.of(ast.Call) if called_name(n) == "Sequential" and written_out(n))
     scopes: list[Scope] = [tree, *module.source.nodes.of(ast.FunctionDef)]
     for scope in scopes:
-        yield from in_loops(scope, numbers | given(scope))
+        yield from stacked(scope, numbers | given(scope), blocks)
     for each in module.source.nodes.of(ast.ClassDef):
-        yield from in_turn(each, numbers)
+        yield from in_turn(each, numbers, blocks)
 
 
 def starred(node: ast.Call) -> list[ast.expr]:
@@ -40,12 +38,12 @@ def starred(node: ast.Call) -> list[ast.expr]:
     return [a.value for a in node.args if isinstance(a, ast.Starred)]
 
 
-def constants(body: list[ast.stmt]) -> dict[str, float]:
-    """Names that are assigned a number, once."""
+def constants(body: list[ast.stmt], numbers: dict[str, float]) -> dict[str, float]:
+    """Names that are assigned a number, or the name of one, once."""
     found: dict[str, list[float | None]] = {}
     for node in body:
         for target in node.targets if isinstance(node, ast.Assign) else ():
-            found.setdefault(dotted(target), []).append(number(node.value, {}))  # type: ignore[attr-defined]
+            found.setdefault(dotted(target), []).append(number(node.value, numbers))  # type: ignore[attr-defined]
     return {name: values[0] for name, values in found.items() if len(values) == 1 and values[0] is not None}
 
 
@@ -53,9 +51,9 @@ def given(scope: Scope) -> dict[str, float]:
     """Numbers that parameters have by default, and local names."""
     if isinstance(scope, ast.Module):
         return {}
-    plain = scope.args.args[len(scope.args.args) - len(scope.args.defaults) :]
-    known = {a.arg: number(d, {}) for a, d in zip(plain, scope.args.defaults)}
-    return {name: n for name, n in known.items() if n is not None} | constants(scope.body)
+    known = {name: number(d, {}) for name, d in defaults_of(scope).items() if d is not None}
+    numbers = {name: n for name, n in known.items() if n is not None}
+    return numbers | constants(scope.body, numbers)
 
 
 def number(node: ast.AST, numbers: dict[str, float]) -> float | None:
@@ -79,24 +77,64 @@ def written_out(node: ast.Call) -> bool:
     return many and not any("Norm" in n for n in names)
 
 
-def saturates(parts: list[ast.AST]) -> bool:
+def blocks_of(module: Module) -> dict[str, str]:
+    """What the module's own functions and classes of one layer after the other make, as text, by their names."""
+    functions = ((f.name, f.body[-1]) for f in module.source.nodes.of(ast.FunctionDef))
+    found = {name: text(end.value) for name, end in functions if isinstance(end, ast.Return) and end.value is not None}
+    return found | {each.name: layers(each) for each in module.source.nodes.of(ast.ClassDef)}
+
+
+def layers(each: ast.ClassDef) -> str:
+    """The text of what a network calls, where each result is given to the next call and to nothing else."""
+    methods = {m.name: m for m in each.body if isinstance(m, ast.FunctionDef)}
+    made = [n for n in walk(methods.get("__init__", each)) if isinstance(n, ast.Assign)]
+    of = {dotted(n.targets[0]): text(n.value) for n in made}
+    forward = methods.get("forward")
+    if forward is None or len(forward.args.args) != 2:
+        return ""
+    results = {forward.args.args[1].arg: ""}
+    for one in forward.body:
+        target = one.targets[0] if isinstance(one, ast.Assign) else None
+        through = passed(one.value, results) if isinstance(one, (ast.Assign, ast.Return)) and one.value else None
+        if through is None:
+            return ""
+        results = {dotted(target) if target is not None else "": through}
+    return " ".join(of.get(name, name.split(".")[-1].capitalize() + "()") for name in results.get("", "").split())
+
+
+def passed(node: ast.expr, results: dict[str, str]) -> str | None:
+    """The names of what is called on a result, the first one first; None where something else is done."""
+    if dotted(node) in results:
+        return results[dotted(node)]
+    if not isinstance(node, ast.Call) or not dotted(node.func) or node.keywords or len(node.args) > 1:
+        return None
+    own = isinstance(node.func, ast.Attribute) and not node.args
+    inner = passed(node.func.value if own else node.args[0], results) if own or node.args else None  # type: ignore[attr-defined]
+    return None if inner is None else f"{inner} {dotted(node.func)}"
+
+
+def saturates(parts: list[ast.AST], blocks: dict[str, str]) -> bool:
     source = " ".join(text(part) for part in parts)
+    for name in {called_name(part) for one in parts for part in walk(one)} & {n for n, made in blocks.items() if made}:
+        source = re.sub(rf"\b{name}\(", lambda _: f"({blocks[name]})(", source)  # noqa: B023
     return bool(SATURATES.search(source)) and not EASES.search(source)
 
 
-def deep(node: ast.AST, numbers: dict[str, float]) -> bool:
+def deep(node: ast.AST, numbers: dict[str, float], blocks: dict[str, str]) -> bool:
     """A comprehension over a number of layers."""
     if not isinstance(node, (ast.ListComp, ast.GeneratorExp)) or len(node.generators) != 1:
         return False
-    return turns(node.generators[0].iter, numbers) >= DEEP and saturates([node.elt])
+    return turns(node.generators[0].iter, numbers) >= DEEP and saturates([node.elt], blocks)
 
 
-def in_loops(scope: Scope, numbers: dict[str, float]) -> Iterator[ast.AST]:
-    """Sequential(*layers), with layers assembled in a loop of this scope."""
+def stacked(scope: Scope, numbers: dict[str, float], blocks: dict[str, str]) -> Iterator[ast.AST]:
+    """Sequential(*layers), with layers made by a comprehension, or in a loop of this scope."""
     inside = [n for part in scope.body if not isinstance(part, (ast.FunctionDef, ast.ClassDef)) for n in walk(part)]
     for node in inside:
         if not isinstance(node, ast.Call) or called_name(node) != "Sequential":
             continue
+        if any(deep(a, numbers, blocks) for a in starred(node)):
+            yield node
         if not (name := next((name for a in starred(node) if (name := dotted(a))), "")):
             continue
         made = [n.lineno for n in inside if isinstance(n, ast.Assign) and name in map(dotted, n.targets)]
@@ -104,35 +142,32 @@ def in_loops(scope: Scope, numbers: dict[str, float]) -> Iterator[ast.AST]:
         for loop in inside:
             if isinstance(loop, ast.For) and since <= loop.lineno < node.lineno and turns(loop.iter, numbers) >= DEEP:
                 body = " ".join(text(part) for part in loop.body)
-                if saturates(list(loop.body)) and re.search(rf"\b{re.escape(name)}\b", body):
+                if saturates(list(loop.body), blocks) and re.search(rf"\b{re.escape(name)}\b", body):
                     yield node
 
 
-def in_turn(each: ast.ClassDef, numbers: dict[str, float]) -> Iterator[ast.AST]:
-    """A ModuleList of linear layers, each called within a sigmoid or tanh and nothing else."""
+def in_turn(each: ast.ClassDef, numbers: dict[str, float], blocks: dict[str, str]) -> Iterator[ast.AST]:
+    """A ModuleList of linear layers, each called within a sigmoid or tanh and nothing else, or of such blocks."""
     methods = {m.name: m for m in each.body if isinstance(m, ast.FunctionDef)}
     if "__init__" not in methods or "forward" not in methods:
         return
-    called = {
-        dotted(loop.iter)
-        for loop in walk(methods["forward"])
-        if isinstance(loop, ast.For) and len(loop.body) == 1 and squashed(loop.body[0], dotted(loop.target))
-    }
+    loops = [n for n in walk(methods["forward"]) if isinstance(n, ast.For) and len(n.body) == 1]
+    called = {dotted(loop.iter): squashed(loop.body[0], dotted(loop.target)) for loop in loops}
     numbers = numbers | given(methods["__init__"])
     for node in walk(methods["__init__"]):
-        made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) in called - {""} else None
+        made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) in called else None
         if isinstance(made, ast.Call) and called_name(made) == "ModuleList" and made.args:
-            layers = made.args[0]
-            if isinstance(layers, (ast.ListComp, ast.GeneratorExp)) and len(layers.generators) == 1:
-                linear = re.fullmatch(r"Linear|Conv[123]d", called_name(layers.elt))
-                if linear and turns(layers.generators[0].iter, numbers) >= DEEP:
+            inner, through = made.args[0], called[dotted(node.targets[0])]  # type: ignore[attr-defined]
+            if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) and len(inner.generators) == 1:
+                linear = re.fullmatch(r"Linear|Conv[123]d", called_name(inner.elt)) is not None
+                many = turns(inner.generators[0].iter, numbers) >= DEEP and re.search("sigmoid|tanh", through)
+                if (linear and many) or (through and deep(inner, numbers, blocks)):
                     yield made
 
 
-def squashed(node: ast.stmt, layer: str) -> bool:
-    """`x = torch.tanh(layer(x))`."""
-    value = node.value if isinstance(node, ast.Assign) else None
-    if not isinstance(value, ast.Call) or called_name(value) not in ("sigmoid", "tanh"):
-        return False
-    inner = value.args[0] if value.args else value.func.value if isinstance(value.func, ast.Attribute) else None
-    return isinstance(inner, ast.Call) and dotted(inner.func) == layer
+def squashed(node: ast.stmt, layer: str) -> str:
+    """What `x = torch.tanh(layer(x))` calls, where each turn goes on with what the turn before made."""
+    if not isinstance(node, ast.Assign):
+        return ""
+    through = passed(node.value, {dotted(node.targets[0]): ""})
+    return through if through is not None and layer in through.split() else ""

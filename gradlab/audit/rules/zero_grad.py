@@ -9,6 +9,7 @@ from gradlab.audit.rules.accumulation import same_batch
 from gradlab.audit.rules.ownership import concerns, instead_of_step, partial_zero
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.steps_without_gradient import unreached
 from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
@@ -37,6 +38,8 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
         for step in scenario.of("step"):
             value = step.event.value
             if concerns(loop, step, optimizer) and value is not None and value.kind == "optimizer":
+                if unreached(scenario, step, optimizer):
+                    continue  # there is nothing to set to zero: GL701
                 backward = [s for s in scenario.of("backward") if s.k == step.k]
                 assigned = any(s.kind == "given" and s.k == step.k for s in scenario.before(step))
                 if backward and not assigned:

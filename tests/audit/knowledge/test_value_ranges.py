@@ -241,6 +241,68 @@ class Deep(nn.Module):
             x = torch.tanh(layer(x))
         return x
 """,
+    "deep stacks of blocks of the module": """
+class Plain(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.ff, self.unused = nn.Linear(size, size), None
+        self.act = nn.Sigmoid()
+    def forward(self, x):
+        return self.act(self.ff(x))
+class Written(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.ff = nn.Linear(size, size)
+    def forward(self, x):
+        h = self.ff(x)
+        return h.tanh()
+class Added(Plain):
+    def __init__(self, size):
+        super().__init__(size)
+        self.ff = nn.Linear(size, size)
+        self.act = nn.Sigmoid()
+    def forward(self, x):
+        return x + self.act(self.ff(x))
+class Kept(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.ff = nn.Linear(size, size)
+        self.act = nn.Sigmoid()
+    def forward(self, x):
+        h = self.act(self.ff(x))
+        return torch.cat([x, h])
+class Eased(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.ff = nn.Linear(size, size)
+        self.norm = nn.LayerNorm(size)
+    def forward(self, x):
+        return torch.tanh(self.norm(self.ff(x)))
+def pair(size):
+    return nn.Sequential(nn.Linear(size, size), nn.Tanh())
+class Stack(nn.Module):
+    def __init__(self, size=8, *, depth=8):
+        super().__init__()
+        self.depth = depth
+        layers = [nn.Linear(4, size), nn.GELU()]
+        for _ in range(depth):
+            layers.append(Plain(size))
+        self.one = nn.Sequential(*layers)  # expect: GL806
+        self.two = nn.Sequential(*[Written(size) for _ in range(self.depth)])  # expect: GL806
+        self.three = nn.Sequential(*(pair(size) for _ in range(depth)))  # expect: GL806
+        self.four = nn.ModuleList([Plain(size) for _ in range(depth)])  # expect: GL806
+        self.five = nn.ModuleList([Plain(size) for _ in range(depth)])
+        self.added = nn.Sequential(*[Added(size) for _ in range(depth)])
+        self.kept = nn.Sequential(*[Kept(size) for _ in range(depth)])
+        self.eased = nn.Sequential(*[Eased(size) for _ in range(depth)])
+        self.few = nn.Sequential(*[Plain(size) for _ in range(3)])
+    def forward(self, x):
+        for layer in self.four:
+            x = layer(x)
+        for layer in self.five:
+            x = x + layer(x)
+        return x
+""",
     "a softmax written out": """
 def my_loss(logits, y):
     share = logits.exp() / logits.exp().sum(1, keepdim=True)  # expect: GL604

@@ -28,6 +28,39 @@ for x, y in loader:
     (-judge(maker(x))).mean().backward()
     second.step()
 """,
+    "of a running average, beside a penalty of derivatives": """
+from torch.autograd import Variable, grad
+from networks import Judge, Maker
+judge, maker, average = Judge(), Maker(8).cuda(), Maker(8).cuda()
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(average.parameters(), lr=0.1)
+for x, y in loader:
+    judge.zero_grad()
+    judge(x).mean().backward()
+    between = Variable(x.data + torch.rand(4) * maker(y).data, requires_grad=True)
+    slope = grad(outputs=judge(between).sum(), inputs=between, create_graph=True)[0]
+    ((slope.norm(2, dim=1) - 1) ** 2).mean().backward()
+    first.step()
+    maker.zero_grad()
+    (-judge(maker(y))).mean().backward()
+    second.step()  # expect: GL701
+""",
+    "of what a penalty of derivatives moves alone": """
+from torch.autograd import Variable, grad
+from networks import Judge, Maker
+judge, maker, average = Judge(), Maker(8).cuda(), Maker(8).cuda()
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(average.parameters(), lr=0.1)
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    judge(x).mean().backward()
+    point = Variable(x.data, requires_grad=True)
+    slope = grad(outputs=average(point).sum(), inputs=point, create_graph=True)[0]
+    ((slope.norm(2, dim=1) - 1) ** 2).mean().backward()
+    first.step()
+    second.step()
+""",
     "before its backward pass": """
 for x, y in loader:
     optimizer.zero_grad()

@@ -166,6 +166,7 @@ def class_loops(interpreter: Interpreter, node: ast.ClassDef, module: Module) ->
     owner = unknown_object(interpreter, node, module, methods)
     configure_optimizers(interpreter, owner)
     set_up(interpreter, owner)
+    made_for_bases(interpreter, owner)
     for name in rejected_attributes(methods):
         if name in owner.attributes and owner.attributes[name].kind == "scaler":
             owner.attributes[name] = Value("none", "None")
@@ -210,6 +211,28 @@ def set_up(interpreter: Interpreter, owner: Value) -> None:
         if missing and needed == 1 and SETTING_UP.match(method.name) and not interpreter.exhausted:
             interpreter.collect(lambda: interpreter.enter(method, module, [], {}, owner, method))  # noqa: B023
     forget_assigned(owner)
+
+
+def made_for_bases(interpreter: Interpreter, owner: Value) -> None:
+    """A network that a base which is not seen has this class make, as a method says by its name: `build_model`.
+
+    It may wrap it, or move it, so only the type of its weights is known.
+    """
+    methods = all_methods(owner) if owner.framework else []
+    attributes = [n for method, _ in methods for n in walk(method) if isinstance(n, ast.Attribute)]
+    used = {n.attr for n in attributes if dotted(n.value) == "self"}
+    for method, module in methods:
+        opening = SETTING_UP.match(method.name)
+        name = method.name[opening.end() :] if opening is not None else ""
+        needed = len(method.args.args) - len(method.args.defaults)
+        if name in used - owner.attributes.keys() and method.name not in used and needed == 1:
+            made: list[Value | None] = []
+            interpreter.collect(lambda: made.append(interpreter.enter(method, module, [], {}, owner, method)))  # noqa: B023
+            found = [one for one in members(made[0] or Value()) if one.root().half is not None]
+            if len(found) == 1:
+                weights = found[0].root()
+                of = {"half": weights.half, "half_path": weights.half_path, "half_when": weights.half_when}
+                owner.attributes[name] = Value("model", f"{owner.name}.{name}", given=True, **of)  # type: ignore[arg-type]
 
 
 def rejected_attributes(methods: list[Function]) -> Iterator[str]:

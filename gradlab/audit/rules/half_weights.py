@@ -25,8 +25,8 @@ MASTER_WEIGHTS = re.compile(
 def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
     for step in scenario.of("unscale", "step"):
         optimizer, alternatives = step.event.value, step.event.scaler
-        there = alternatives.choice or ((TRUE, alternatives),) if alternatives is not None else ()
-        scalers = [(when, one) for when, one in there if one.kind == "scaler"]
+        perhaps = alternatives.choice or ((TRUE, alternatives),) if alternatives is not None else ()
+        scalers = [(when, one) for when, one in perhaps if one.kind == "scaler"]
         if len(scalers) != 1 or optimizer is None:
             continue
         exists, scaler = scalers[0]
@@ -36,7 +36,8 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
             stepped = joined("and", [scaler.enabled, chosen])
             for when, model in (pair for held in one.trained for pair in ((TRUE, held), *held.choice)):
                 half = joined("and", [when, model.root().half_when])
-                always = half != FALSE and {*literals(half)} <= {*literals(exists), *literals(stepped)}
+                there = {*literals(exists), *literals(stepped), *scenario.values.items()}
+                always = half != FALSE and {*literals(half)} <= there
                 if always and model.root().half_path == step.event.path and may_hold(scenario, stepped):
                     yield Hit(step, (), model.root().half, when=stepped)
 

@@ -524,6 +524,45 @@ for x, y in loader:
 }
 
 
+OWN = """
+from base import Base
+class Experiment(Base):
+    def _build_model(self):
+        model = networks[self.args.model](self.args).float()
+        if self.args.amp:
+            model = model.half()  # expect: GL215
+        return nn.DataParallel(model) if self.args.many else model
+    def train(self, loader):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        if self.args.amp:
+            scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(x), y)
+            if self.args.amp:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                optimizer.step()
+"""
+RIGHT = OWN.replace("  # expect: GL215", "")
+CASES |= {
+    "made for a base that is not seen": OWN,
+    "right: by another flag, made for a base": RIGHT.replace(
+        "        if self.args.amp:\n            model", "        if self.args.half:\n            model"
+    ),
+    "right: where no scaler is, made for a base": RIGHT.replace(
+        "        if self.args.amp:\n            model", "        if not self.args.amp:\n            model"
+    ),
+    "right: in fp32 again, made for a base": RIGHT.replace(
+        "        optimizer =", "        self.model.float()\n        optimizer ="
+    ),
+    "right: of another network, made for a base": RIGHT.replace("_build_model", "_build_judge"),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
     assert_faults(CASES[name], tmp_path)

@@ -26,7 +26,7 @@ TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
 """A file without any of these has no training loop to follow, unless it is a script that uses one that has."""
-STEPLESS = "GL713"
+STEPLESS = ("GL711", "GL713")
 """The rule about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 
@@ -67,7 +67,7 @@ def apply_rules(
             loop.compensated = compensated(module, loop)
             judge(loop, selected, found, result)
         for loop in followed.stepless:
-            judge(loop, {code: selected[code] for code in selected if code == STEPLESS}, found, result)
+            judge(loop, {code: selected[code] for code in selected if code in STEPLESS}, found, result)
         called: dict[Key, Finding] = {}
         for loop in followed.called:
             loop.compensated = compensated(module, loop)

@@ -16,8 +16,13 @@ REGRESSION = re.compile(
 """Loss functions of PyTorch's that compare a number with what it is to be."""
 DISCOUNT = re.compile(r"gamma|discount|done|terminal", re.I)
 """Names of what a later prediction is multiplied with; elsewhere an equation may be solved."""
-LOGARITHM = re.compile(r"^(?!.*old)(.*[._])?log_?(probs?|pis?|p)(s|_\w+)?$", re.I)
+LOGARITHM = re.compile(r"^(?!.*old)(.*[._])?log_?(prob(abilitie)?s?|probability|pis?|p)(s|_\w+)?$", re.I)
 """Names of the logarithm of an action's probability, where what computes it is not seen."""
+
+
+def likely(value: Value) -> bool:
+    """Whether a value is the logarithm of a probability: by what it comes from, or by its name."""
+    return value.likelihood or (value.kind == "unknown" and not value.given and bool(LOGARITHM.search(value.name)))
 
 
 def is_likelihood(name: str, value: Value) -> bool:
@@ -91,8 +96,7 @@ def networks(values: list[Value]) -> set[Value]:
 def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:
     """The logarithm of an action's probability times the difference of data and what a network says."""
     for one, other in ((left, right), (right, left)):
-        likely = one.likelihood or (one.kind == "unknown" and not one.given and LOGARITHM.search(one.name) is not None)
-        known = likely and not other.likelihood and other.kind == "tensor" and bool(sources(other))
+        known = likely(one) and not other.likelihood and other.kind == "tensor" and bool(sources(other))
         if known and any(with_data(part, False) for part in made_of(other)):
             return marked(engine, node, "advantage", other)
     return NO_ROOTS

@@ -35,7 +35,10 @@ def moving(scenario: Scenario, what: str) -> Iterator[Hit]:
 
 
 def sharing(scenario: Scenario, backward: Occurrence) -> list[Value]:
-    """The only network of a loss, if its gradients are zeroed or clipped for a step: of a copy that shares them."""
+    """The only network of a loss, if its gradients are zeroed or clipped for a step: of a copy that shares them.
+
+    Another process may take that step, with gradients that are clipped here.
+    """
     loss = backward.event.value
     roots = {e.value.root() for e in sources(loss) if e.value is not None} if loss is not None else set()
     around = [one for one in scenario.steps if one.k == backward.k and one.kind in ("zero", "clip", "step", "backward")]
@@ -43,4 +46,5 @@ def sharing(scenario: Scenario, backward: Occurrence) -> list[Value]:
     treated = [s.event.value for s in before if s.kind == "zero"] + [s.event.value for s in after if s.kind == "clip"]
     own = roots <= {value.root() for value in treated if value is not None}
     stepped = [one.kind for one in after if one.kind != "clip"][:1] == ["step"]
+    stepped |= not scenario.of("step") and any(one.kind == "clip" for one in after)
     return [*roots] if len(roots) == 1 and own and stepped else []

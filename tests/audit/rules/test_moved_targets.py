@@ -183,3 +183,61 @@ class A2C:
 def test_a_method_that_evaluates_actions_calls_the_network(cut, tmp_path):
     found = findings(EVALUATED.replace("{cut}", cut), tmp_path, "GL718", "GL711")
     assert found == (set() if cut else {(13, "GL718")})
+
+
+APART = """
+import torch
+from torch import multiprocessing
+from model import distribution
+class Worker(multiprocessing.Process):
+    def __init__(self, model, queue):
+        super().__init__()
+        self.model, self.queue = model, queue
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0)
+    def run(self):
+        for episode in range(100):
+            self.rewards, self.log_probabilities, self.values = [], [], []
+            done = False
+            while not done:
+                done, reward, log_probability, value = self.act(self.model)
+                self.rewards.append(reward)
+                self.log_probabilities.append(log_probability)
+                self.values.append(value)
+            self.update(self.total())
+    def act(self, model):
+        out = model.forward(torch.from_numpy(self.state).float())
+        chosen = distribution(out[:, :-1])
+        action = chosen.sample().numpy()
+        self.state, reward, done, _ = self.env.step(action)
+        return done, reward, chosen.log_prob(torch.Tensor([action])), out[:, -1]
+    def total(self):
+        critic_loss, advantages = self.of_critic(self.rewards)
+        return self.of_actor(advantages) + critic_loss
+    def of_critic(self, returns):
+        values = torch.cat(self.values)
+        advantages = torch.Tensor(returns) - values
+        return ((torch.Tensor(returns) - values) ** 2).mean(), advantages{cut}
+    def of_actor(self, advantages):
+        log_probabilities = torch.cat(self.log_probabilities)
+        loss = -1.0 * log_probabilities * advantages  # moved
+        return loss.mean()
+    def update(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5)
+        self.queue.put([param.grad.clone() for param in self.model.parameters()])
+"""
+
+
+@pytest.mark.parametrize("cut", ["", ".detach()"])
+def test_gradients_for_another_process(cut, tmp_path):
+    text = APART.replace("{cut}", cut)
+    line = next(i for i, one in enumerate(text.split("\n"), 1) if "# moved" in one)
+    assert findings(text, tmp_path, "GL711") == (set() if cut else {(line, "GL711")})
+
+
+def test_gradients_that_are_only_looked_at(tmp_path):
+    text = APART.replace("{cut}", "").replace(
+        "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5)\n", ""
+    )
+    assert findings(text, tmp_path, "GL711") == set()

@@ -13,12 +13,13 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.trainer_arguments import BOUNDS, PARSED, configured, literal, parsed_defaults
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import defaults_of, dotted, walk
+from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 from gradlab.codes import clip_bounds
 
-RECURRENT = re.compile(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell)?\b")
+RECURRENT = re.compile(r"(LSTM|GRU|RNN)(?![a-z])|\b(Transformer\w*|MultiheadAttention)\b")
 
 
 def max_norm(clip: Event) -> float | None:
@@ -80,11 +81,11 @@ def architecture(loop: TrainingLoop) -> str:
     words: dict[str, None] = {}
     for event in loop.events:
         if event.kind == "forward" and event.value is not None:
-            root = event.value.root()
-            chosen = map(ast.unparse, root.call.args[:1] if root.call is not None else ())  # `create_model("resnet50")`
-            words |= dict.fromkeys([root.maker, root.made_by, root.name, *chosen])
-            for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
-                words |= attributes(node)
+            for root in members(event.value.root()):
+                chosen = map(ast.unparse, root.call.args[:1] if root.call is not None else ())  # create_model("resnet")
+                words |= dict.fromkeys([root.maker, root.made_by, root.name, *chosen])
+                for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
+                    words |= attributes(node)
     return " ".join(words)
 
 

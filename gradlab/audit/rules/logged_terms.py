@@ -28,7 +28,8 @@ def logged_alone(module: Module) -> Iterator[ast.AST]:
         parents = {id(child): part for part in within(function) for child in children(part)} if pairs else {}
         for term, weight in pairs:
             if only_shown(function, term, parents, True) and only_shown(function, weight, parents, False):
-                yield from goes_backward(function, {term, weight} | names[term] | names[weight])
+                others, beside = names[term][0] | names[weight][0], names[term][1]
+                yield from goes_backward(function, {term, weight} | others, beside)
 
 
 def within(function: Function) -> Iterator[ast.AST]:
@@ -41,23 +42,23 @@ def within(function: Function) -> Iterator[ast.AST]:
             todo += children(node)
 
 
-def computed_names(function: Function, functions: dict[str, ast.FunctionDef]) -> dict[str, set[str]]:
-    """Names that calls of functions of the module are unpacked into; of each those that go with it into the loss.
-
-    These are the others, where the function computed them from it: they have it in them.
-    """
-    found: dict[str, set[str]] = {}
+def computed_names(function: Function, functions: dict[str, ast.FunctionDef]) -> dict[str, tuple[set[str], set[str]]]:
+    """Names of what functions of the module return; of each those beside it: that were made of it, and the others."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
     for node in within(function):
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
         callee = functions.get(called_name(getattr(node, "value", None)))
         returns = [n.value for n in within(callee) if isinstance(n, ast.Return)] if callee is not None else []
+        if isinstance(target, ast.Name) and callee is not None:
+            found[target.id] = set(), set()
         if callee is None or not isinstance(target, ast.Tuple) or len(returns) != 1:
             continue
         answer, names = returns[0], [dotted(one) for one in target.elts]
         if isinstance(answer, ast.Tuple) and len(answer.elts) == len(names) and all(map(dotted, answer.elts)):
             made_from = [needed(callee, dotted(one)) for one in answer.elts]
             for name, own in zip(names, answer.elts):
-                found[name] = {other for other, made in zip(names, made_from) if other != name and dotted(own) in made}
+                others = {other for other, made in zip(names, made_from) if other != name and dotted(own) in made}
+                found[name] = others, {*names} - others - {name}
     return found
 
 
@@ -88,10 +89,11 @@ def shown(node: ast.AST, parents: dict[int, ast.AST], tensor: bool) -> bool:
     return number and (tensor or isinstance(node, ast.Expr))
 
 
-def goes_backward(function: ast.FunctionDef, names: set[str]) -> Iterator[ast.AST]:
-    """Where the loss that goes backward is made, if it comes from none of these names."""
+def goes_backward(function: ast.FunctionDef, names: set[str], beside: set[str]) -> Iterator[ast.AST]:
+    """Where the loss that goes backward is made, if it comes from none of these names, and from one beside them."""
     reaching = reaching_backward(function)
-    if any(isinstance(n, ast.Name) and n.id in names and id(n) in reaching for n in within(function)):
+    going = {n.id for n in within(function) if isinstance(n, ast.Name) and id(n) in reaching}
+    if going & names or not going & beside:
         return
     calls = [n for n in within(function) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "backward"]
     for call in calls if len(calls) == 1 else ():

@@ -19,7 +19,7 @@ from gradlab.audit.trace.provenance import first_cut, is_traced, sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.tensors import made_of
-from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Value
 
 NETWORKS = ("model", "ddp", "instance")
@@ -50,10 +50,29 @@ def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
         leading = leading or {id(s.event) for s in passes if leads_alone(s, backward, scenario)}
         for own in (s for s in passes if id(s.event) in leading and s.k == backward.k and s.inside("no_grad")):
             model = own.event.value
-            held = [one for one in models if model is not None and overlap(model, one)]
+            held = [one for one in models if model is not None and overlap(model, one) and not stood_in_for(loop, one)]
             same = [s for s in passes if s.event.value is not None and any(overlap(s.event.value, one) for one in held)]
             if held and all(s.inside("no_grad") for s in same):
                 yield Hit(own, (backward,))
+
+
+def stood_in_for(loop: TrainingLoop, model: Value) -> bool:
+    """Whether a network of an optimizer never runs with a graph, and another of its class, that none holds, does.
+
+    Then the optimizer was meant for that one.
+    """
+    running = [e.value for e in loop.events if e.kind == "forward" and e.value is not None and differentiable(e)]
+    held = [one for optimizer in loop.optimizers() for one in optimizer.trained]
+    twins = [one for one in running if same_class(one.root(), model.root()) and known((one, model))]
+    free = [one for one in twins if not any(overlap(one, other) for other in held)]
+    return bool(free) and not any(overlap(one, model) for one in running)
+
+
+def same_class(one: Value, two: Value) -> bool:
+    """Whether two networks are made by the same class, or call."""
+    calls = {ast.unparse(root.call.func) if root.call is not None else "" for root in (one, two)}
+    seen = bool(one.lineage) and one.lineage == two.lineage
+    return seen or one.made_by == two.made_by != "" or (len(calls) == 1 and "" not in calls)
 
 
 def leads_alone(own: Occurrence, backward: Occurrence, scenario: Scenario) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.audit.rules.ownership import concerns, partial_zero
-from gradlab.audit.rules.reach import overlap, separate
+from gradlab.audit.rules.reach import overlap, separate, stood_in_for
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.trace.provenance import is_traced, sources
@@ -57,7 +57,9 @@ def unreached(scenario: Scenario, step: Occurrence, optimizer: Value) -> bool:
         return False
     losses = [s.event.value for s in since_zeroing(scenario, step, optimizer)]
     for loss in losses:
-        if loss is None or loss.kind != "tensor" or not is_traced(loss) or not sources(loss):
+        if loss is None or loss.kind != "tensor" or not sources(loss):
+            return False
+        if not is_traced(loss) and not all(stood_in_for(loop, one) for one in optimizer.trained):
             return False
         models = tuple(event.value for event in sources(loss) if event.value is not None)
         if not single(loop, models) or any(overlap(one, two) for one in models for two in optimizer.trained):

@@ -61,6 +61,50 @@ for x, y in loader:
     first.step()
     second.step()
 """,
+    "of the network that follows another, of unknown data": """
+from networks import Actor, Critic
+class Agent:
+    def __init__(self, size):
+        self.actor, self.follower = Actor(size), Actor(size)
+        self.critic = Critic(size)
+        self.one = torch.optim.Adam(self.follower.parameters())
+        self.two = torch.optim.Adam(self.critic.parameters())
+    def update(self, batch):
+        state, action, reward, later = batch
+        with torch.no_grad():
+            aim = reward + 0.9 * self.critic(later, self.follower(later))
+        self.two.zero_grad()
+        F.mse_loss(self.critic(state, action), aim).backward()
+        self.two.step()
+        loss = -self.critic(state, self.actor(state)).mean()
+        self.one.zero_grad()
+        loss.backward()
+        self.one.step()  # expect: GL701
+        for a, b in zip(self.follower.parameters(), self.actor.parameters()):
+            a.data.mul_(0.9).add_(b.data, alpha=0.1)
+""",
+    "of the network that another follows": """
+from networks import Actor, Critic
+class Agent:
+    def __init__(self, size):
+        self.actor, self.follower = Actor(size), Actor(size)
+        self.critic = Critic(size)
+        self.one = torch.optim.Adam(self.actor.parameters())
+        self.two = torch.optim.Adam(self.critic.parameters())
+    def update(self, batch):
+        state, action, reward, later = batch
+        with torch.no_grad():
+            aim = reward + 0.9 * self.critic(later, self.follower(later))
+        self.two.zero_grad()
+        F.mse_loss(self.critic(state, action), aim).backward()
+        self.two.step()
+        loss = -self.critic(state, self.actor(state)).mean()
+        self.one.zero_grad()
+        loss.backward()
+        self.one.step()
+        for a, b in zip(self.follower.parameters(), self.actor.parameters()):
+            a.data.mul_(0.9).add_(b.data, alpha=0.1)
+""",
     "before its backward pass": """
 for x, y in loader:
     optimizer.zero_grad()

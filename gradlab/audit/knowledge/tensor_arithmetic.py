@@ -112,7 +112,8 @@ def scaled(
         made.parts = tuple(part.derived(part.kind, part.name) for part in made.parts)
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
         sign = "/" if isinstance(op, ast.Div) and one is left else "*"
-        made.factors = (*made.factors, Factor(sign, engine.canonical(node), other, node, engine.module.path))
+        each = one.reduction == "none" and not one.reduced
+        made.factors = (*made.factors, Factor(sign, engine.canonical(node), other, node, engine.module.path, each))
     elif other.kind == "unknown" and other.opaque:
         made.opaque = True
     if other.kind == "tensor":

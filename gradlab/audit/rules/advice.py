@@ -132,6 +132,7 @@ def mean_of_means(scenario: Scenario) -> Iterator[Hit]:
         own = [f for f in value.factors if of_mask(f, scenario.loop, backward)]
         masks = [f.value.counted for f in own]
         others = [f for f in value.factors if f not in own and all(f.value is not mask for mask in masks)]
+        others = [f for f in others if not f.each]
         if any(f.sign == "*" for f in others):
             continue  # weighted by its tokens
         if (value.ignoring or own) and others:

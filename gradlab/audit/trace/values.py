@@ -40,6 +40,7 @@ class Factor:
     value: Value
     node: ast.expr = field(compare=False)
     path: str = field(compare=False)
+    each: bool = field(default=False, compare=False)  # each element, before they are added up
 
 
 @dataclass(eq=False)

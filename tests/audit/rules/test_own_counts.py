@@ -33,3 +33,24 @@ class Trainer:
 )
 def test_a_mean_of_means_of_a_list(divided, found, tmp_path):
     assert findings(TEXT.replace("{divided}", divided), tmp_path, "GL805") == found
+
+
+MASKED = """
+class Trainer:
+    def masked(self, batch):
+        mask = batch["mask"].float()
+        each = torch.nn.functional.cross_entropy(self.model(batch["x"]), batch["y"].flatten(), reduction="none")
+        return (each * mask.flatten()).sum(), mask.sum()
+    def step(self, batches, total):
+        self.optimizer.zero_grad()
+        for batch in batches:
+            loss, n = self.masked(batch)
+            loss = loss / {divisor}
+            loss.backward()
+        self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("divisor", "found"), [("n / len(batches)", {(13, "GL805")}), ("n", set()), ("total", set())])
+def test_a_mask_that_a_method_returns(divisor, found, tmp_path):
+    assert findings("import torch\n" + MASKED.replace("{divisor}", divisor), tmp_path, "GL805") == found

@@ -106,11 +106,13 @@ def passed(node: ast.expr, results: dict[str, str]) -> str | None:
     """The names of what is called on a result, the first one first; None where something else is done."""
     if dotted(node) in results:
         return results[dotted(node)]
-    if not isinstance(node, ast.Call) or not dotted(node.func) or node.keywords or len(node.args) > 1:
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
         return None
-    own = isinstance(node.func, ast.Attribute) and not node.args
-    inner = passed(node.func.value if own else node.args[0], results) if own or node.args else None  # type: ignore[attr-defined]
-    return None if inner is None else f"{inner} {dotted(node.func)}"
+    own = node.func.value if isinstance(node.func, ast.Attribute) and not node.args else None
+    given = own or next(iter(node.args), None)
+    inner = passed(given, results) if given is not None else None
+    name = getattr(node.func, "attr", "") if own is not None else text(node.func)
+    return None if inner is None or " " in name else f"{inner} {name}"
 
 
 def saturates(parts: list[ast.AST], blocks: dict[str, str]) -> bool:
@@ -151,23 +153,33 @@ def in_turn(each: ast.ClassDef, numbers: dict[str, float], blocks: dict[str, str
     methods = {m.name: m for m in each.body if isinstance(m, ast.FunctionDef)}
     if "__init__" not in methods or "forward" not in methods:
         return
-    loops = [n for n in walk(methods["forward"]) if isinstance(n, ast.For) and len(n.body) == 1]
-    called = {dotted(loop.iter): squashed(loop.body[0], dotted(loop.target)) for loop in loops}
+    called = dict(turn(n) for n in walk(methods["forward"]) if isinstance(n, ast.For) and len(n.body) == 1)
     numbers = numbers | given(methods["__init__"])
-    for node in walk(methods["__init__"]):
-        made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) in called else None
+    for name, through in called.items():
+        for node, layer, over in elements(methods["__init__"], name) if name and through else ():
+            linear = re.fullmatch(r"Linear|Conv[123]d", called_name(layer)) and re.search("sigmoid|tanh", through)
+            if turns(over, numbers) >= DEEP and (linear or saturates([layer], blocks)):
+                yield node
+
+
+def elements(function: ast.FunctionDef, name: str) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """Where a ModuleList is made or filled, with each of its layers and what that is made for each of."""
+    for node in walk(function):
+        made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) == name else None
         if isinstance(made, ast.Call) and called_name(made) == "ModuleList" and made.args:
-            inner, through = made.args[0], called[dotted(node.targets[0])]  # type: ignore[attr-defined]
+            inner = made.args[0]
             if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) and len(inner.generators) == 1:
-                linear = re.fullmatch(r"Linear|Conv[123]d", called_name(inner.elt)) is not None
-                many = turns(inner.generators[0].iter, numbers) >= DEEP and re.search("sigmoid|tanh", through)
-                if (linear and many) or (through and deep(inner, numbers, blocks)):
-                    yield made
+                yield made, inner.elt, inner.generators[0].iter
+        only = node.body[0] if isinstance(node, ast.For) and len(node.body) == 1 else None
+        call = only.value if isinstance(only, ast.Expr) else None
+        if isinstance(node, ast.For) and isinstance(call, ast.Call) and dotted(call.func) == f"{name}.append":
+            yield call, call.args[-1], node.iter
 
 
-def squashed(node: ast.stmt, layer: str) -> str:
-    """What `x = torch.tanh(layer(x))` calls, where each turn goes on with what the turn before made."""
-    if not isinstance(node, ast.Assign):
-        return ""
-    through = passed(node.value, {dotted(node.targets[0]): ""})
-    return through if through is not None and layer in through.split() else ""
+def turn(loop: ast.For) -> tuple[str, str]:
+    """The list of layers that a loop goes through, and what `x = torch.tanh(layer(x))` calls in each turn."""
+    node, item = loop.body[0], dotted(loop.target)
+    indexed = [n for n in walk(node) if isinstance(n, ast.Subscript) and dotted(n.slice) == item]
+    whole, layer = (indexed[0].value, text(indexed[0])) if len(indexed) == 1 else (loop.iter, item)
+    through = passed(node.value, {dotted(node.targets[0]): ""}) if isinstance(node, ast.Assign) else None
+    return dotted(whole), through if through is not None and layer in through.split() else ""

@@ -292,6 +292,11 @@ class Stack(nn.Module):
         self.three = nn.Sequential(*(pair(size) for _ in range(depth)))  # expect: GL806
         self.four = nn.ModuleList([Plain(size) for _ in range(depth)])  # expect: GL806
         self.five = nn.ModuleList([Plain(size) for _ in range(depth)])
+        self.six, self.seven = nn.ModuleList(), nn.ModuleList()
+        for _ in range(depth):
+            self.six.append(Plain(size))  # expect: GL806
+        for _ in range(depth):
+            self.seven.append(Plain(size))
         self.added = nn.Sequential(*[Added(size) for _ in range(depth)])
         self.kept = nn.Sequential(*[Kept(size) for _ in range(depth)])
         self.eased = nn.Sequential(*[Eased(size) for _ in range(depth)])
@@ -301,6 +306,10 @@ class Stack(nn.Module):
             x = layer(x)
         for layer in self.five:
             x = x + layer(x)
+        for i in range(self.depth):
+            x = self.six[i](x)
+        for i in range(self.depth):
+            x = self.seven[i](x) + x
         return x
 """,
     "a softmax written out": """

@@ -27,7 +27,7 @@ TRAINING = re.compile(
 )
 """A file without any of these has no training loop to follow, unless it is a script that uses one that has."""
 STEPLESS = ("GL711", "GL713")
-"""The rule about loops in which nothing steps."""
+"""The rules about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 
 

@@ -84,6 +84,25 @@ class Mode:
     """Whether its layers depend on it; None until that is asked."""
 
 
+@dataclass
+class ForwardPasses:
+    """Forward passes since the latest backward pass."""
+
+    count: int = 0
+    fp16: bool = False
+    """Whether the latest ran under fp16 autocast."""
+    synced: bool | None = None
+    """Whether DDP prepared to average gradients in the latest; None without DDP."""
+    site: CallSite | None = None
+    """Call site of the latest; recorded during the first updates only."""
+    left_in_eval: set[int] = field(default_factory=set)
+    """Models, by position, that were evaluated since they were trained, and ran in eval() still."""
+    in_training: set[int] = field(default_factory=set)
+    """Models, by position, that ran in training mode."""
+    bypassed_ddp: CallSite | None = None
+    """Call site of the module inside DDP, called in place of DDP."""
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class BackwardPass:
     """One backward pass that added to an optimizer's gradients."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite, call_site, call_stack
-from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
+from gradlab.watch.events import BackwardPass, ForwardPasses, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.followed_update import FOLLOWED, LATE, AskingReader, FollowedUpdate, Reader
 from gradlab.watch.order_sites import order_site
@@ -67,25 +66,6 @@ OF_ORDER = {"unscale-twice", "unscale-every-micro-batch", "update-every-micro-ba
 """Mistakes of when a call is made, or of one that is missing beside it."""
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
-
-
-@dataclass
-class ForwardPasses:
-    """Forward passes since the latest backward pass."""
-
-    count: int = 0
-    fp16: bool = False
-    """Whether the latest ran under fp16 autocast."""
-    synced: bool | None = None
-    """Whether DDP prepared to average gradients in the latest; None without DDP."""
-    site: CallSite | None = None
-    """Call site of the latest; recorded during the first updates only."""
-    left_in_eval: set[int] = field(default_factory=set)
-    """Models, by position, that were evaluated since they were trained, and ran in eval() still."""
-    in_training: set[int] = field(default_factory=set)
-    """Models, by position, that ran in training mode."""
-    bypassed_ddp: CallSite | None = None
-    """Call site of the module inside DDP, called in place of DDP."""
 
 
 class LoopState:

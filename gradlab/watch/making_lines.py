@@ -14,6 +14,7 @@ from torch import nn
 from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
 from gradlab.watch.events import Violation
 from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, user_frames, value_of, walk
+from gradlab.watch.variable_calls import up_to_variable
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
@@ -227,6 +228,7 @@ def returned_to(stack: tuple[CallSite, ...]) -> CallSite | None:
 def handed_from(stack: tuple[CallSite, ...]) -> CallSite | None:
     """Of functions that are running, the innermost first, the line of the first one that was not handed what the call
     is about: the weights that are clipped, the loss that goes backward, or the optimizer that steps."""
+    stack = up_to_variable(stack)
     return next((site for site in stack if not handing_function(site, WEIGHTS)), stack[0] if stack else None)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradlab.watch.call_site import LIBRARY, USER, CallSite, call_site, origin
 from gradlab.watch.source_lines import name_of, parsed_file, statements, walk
+from gradlab.watch.variable_calls import up_to_variable
 
 CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
 """Calls of an update whose order matters. A step is told from others by what steps."""
@@ -20,8 +21,8 @@ KNOWN: dict[tuple[int, int], tuple[CodeType, bool]] = {}
 
 
 def order_site() -> CallSite | None:
-    """Of the user's functions that are running, and call each other, the innermost one whose text makes other calls of
-    an update too; the innermost one of all if none does."""
+    """Of the user's functions that are running, and call each other by name, the innermost one whose text makes other
+    calls of an update too; the innermost one of all if none does."""
     site = call_site()
     if site is None:
         return None
@@ -47,6 +48,7 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
     """stack: running functions, the innermost first."""
     if stack and does_more(stack[0]):
         return stack[0]
+    whole, stack = stack, up_to_variable(stack)
     own = (
         {kind for node in calls_of(stack[0]) if is_at(node, stack[0][1]) for kind in kinds_of(node)} if stack else set()
     )
@@ -55,7 +57,7 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
         kinds = {kind for node in calls_of(site) for kind in kinds_of(node) or functions.get(name_of(node), NONE)}
         if kinds - own or len(own) > 1:
             return site
-    return None
+    return None if stack == whole else stack[-1]
 
 
 @functools.lru_cache(maxsize=100)

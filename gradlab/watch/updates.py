@@ -93,10 +93,8 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         for look in (loop.statistics.after_step, *loop.on_check):
             loop.seen.ask(look, tracker)
     loop.follow_update(tracker)
-    if tracker.attempts % CHECK_PARAMETERS_EVERY == 0:
-        tracker.note_groups()
-        if tracker.parameters_changed():
-            loop.update_parameters(tracker)
+    if tracker.attempts % CHECK_PARAMETERS_EVERY == 0 and tracker.parameters_changed():
+        loop.update_parameters(tracker)
 
 
 def total_loss(losses: list[Any]) -> Any:

@@ -90,6 +90,59 @@ class ZeroesInAReport(Parts):
         self.step()
 
 
+class Handlers(Parts):
+    """What is called through a variable was decided where it was written."""
+
+    def __init__(self, right=False):
+        super().__init__(right)
+        self.handlers = {"after": []} if right else {"after": self.late()}
+
+    def fire(self, event):
+        for handler in self.handlers[event]:
+            handler()
+
+    def update(self, batch):
+        self.zero()
+        self.backward(batch)
+        self.fire("after")
+        self.step()
+
+
+class ZeroesInALambda(Handlers):
+    def late(self):
+        return [lambda: self.optimizer.zero_grad(set_to_none=False)]  # here
+
+
+class ZeroesInAHandler(Handlers):
+    def late(self):
+        def clean():
+            self.zero()  # here
+
+        return [clean]
+
+
+def called_often(function):
+    def counted(*args):
+        return function(*args)
+
+    return counted
+
+
+class ZeroesWrapped(Parts):
+    """A function that is wrapped is called by its name."""
+
+    @called_often
+    def clean(self):
+        self.optimizer.zero_grad()
+
+    def update(self, batch):
+        self.clean()
+        self.backward(batch)
+        if not self.right:
+            self.clean()  # here
+        self.step()
+
+
 class SlowsTooEarly(Parts):
     def finish(self):
         if not self.right:
@@ -124,6 +177,9 @@ FAULTS = {
     SlowsTooEarly: "schedule-before-step",
     ZeroesAlone: "zero-before-step",
     ZeroesInAReport: "zero-before-step",
+    ZeroesInALambda: "zero-before-step",
+    ZeroesInAHandler: "zero-before-step",
+    ZeroesWrapped: "zero-before-step",
 }
 
 

@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_path, call_site
-from gradlab.watch.events import BackwardPass
+from gradlab.watch.events import BackwardPass, ForwardPasses
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.advantages import Advantages, Places
 from gradlab.watch.graphs.bootstraps import bootstraps
@@ -28,7 +28,7 @@ from gradlab.watch.graphs.networks_between import Between, NetworksBetween, fore
 from gradlab.watch.graphs.reversals import Reversals
 from gradlab.watch.graphs.scaled_gradients import ScaledGradients
 from gradlab.watch.instrumentation import Instrumentation
-from gradlab.watch.loop_state import ForwardPasses, LoopState
+from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.observers.asked_gradients import AskedGradients, number
 from gradlab.watch.patches import AfterCall

@@ -86,7 +86,8 @@ class GradScalerObserver:
         unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.writes.since_step]
         if unscaled:
             loop.add_fault("loss-not-scaled", unscaled[0].site, tracker)
-        if tracker.own and all(b.scaled and b.num_scaler_updates < self.tracker.num_updates for b in tracker.own):
+        earlier = any(b.num_scaler_updates < self.tracker.num_updates for b in tracker.own)
+        if earlier and all(b.scaled for b in tracker.own):  # also where the last one came after the update
             loop.add_fault("update-every-micro-batch", self.tracker.update_site, tracker)
         tracker.scaling.num_scale_calls = self.tracker.num_scale_calls
         self.tracker.stepping, attempts = tracker, tracker.attempts

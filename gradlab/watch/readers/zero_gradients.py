@@ -36,6 +36,8 @@ class Call:
     inputs: list[tuple[Uses, Zero]]
     """For each argument with a graph: the uses of weights in it, and its gradients."""
     outputs: list[Zero]
+    is_elementwise: bool
+    """Whether each element comes from one element with a graph, as of a function of one number."""
 
 
 class ZeroGradients:
@@ -86,12 +88,13 @@ class ZeroGradients:
         reached = [self.reached_by(each) for each in inputs]
         if not any(reached):
             return
-        off = name in PRODUCTS and any(isinstance(each, (int, float)) and each == 0 for each in args)  # switched off
+        off = name in PRODUCTS and any(is_off(each) for each in args)
         before = [(r, self.gradients_of(each)) for r, each in zip(reached, inputs, strict=True) if r]
         for each in outputs:
             self.reach[each] = NONE if off else NONE.union(*reached)
         if not off:
-            self.calls.append(Call(call_site(), before, [self.gradients_of(each) for each in outputs]))
+            one = len(inputs) == 1 and all(each.shape == inputs[0].shape for each in outputs)
+            self.calls.append(Call(call_site(), before, [self.gradients_of(each) for each in outputs], one))
 
     def reached_by(self, tensor: Tensor) -> Uses:
         own = id(tensor) in self.weights
@@ -108,14 +111,16 @@ class ZeroGradients:
 
     def end(self) -> Iterator[Violation]:
         """The latest call that gets a gradient which is not zero, and passes zero on to the weights."""
-        several: dict[int, int] = {}
+        found: dict[int, list[Call]] = {}
         for call in self.calls:
             if any(is_zero(each) is False for each in call.outputs):
-                for ids in ({key for key, _ in uses} for uses, zero in call.inputs if is_zero(zero)):
-                    self.ends |= dict.fromkeys(ids, call.site)
-                    several |= {key: several.get(key, 0) + 1 for key in ids}
-        for key in [key for key, count in several.items() if count > 1]:
-            self.ends[key] = next((call.site for call in self.calls if joins(call, key)), self.ends[key])
+                for key in {key for uses, zero in call.inputs if is_zero(zero) for key, _ in uses}:
+                    found.setdefault(key, []).append(call)
+        for key, calls in found.items():
+            join = next((call for call in self.calls if len(calls) > 1 and joins(call, key)), None)
+            # A loss of differences gives the last bias none.
+            if self.weights[key].dim() > 1 or (len(calls) == 1 and calls[0].is_elementwise):
+                self.ends[key] = (join or calls[-1]).site
         self.forget()
         yield from ()
 
@@ -126,8 +131,14 @@ class ZeroGradients:
             if key in tracker.ids and key not in others and is_still(*self.kept[key]):
                 sites.setdefault(site, []).append(self.kept[key][0])
         for site, weights in sites.items():
-            if any(p.dim() > 1 for p in weights):  # a loss of differences gives the last bias none
-                yield "zero-gradient", site, listed([tracker.name_of(p) for p in weights])
+            yield "zero-gradient", site, listed([tracker.name_of(p) for p in weights])
+
+
+def is_off(factor: Any) -> bool:
+    """Whether a factor is a constant zero: what it multiplies is switched off."""
+    if isinstance(factor, Tensor):
+        return not factor.requires_grad and factor.numel() > 0 and not factor.any()
+    return isinstance(factor, (int, float)) and factor == 0
 
 
 def joins(call: Call, key: int) -> bool:
@@ -143,6 +154,8 @@ def is_zero(gradients: Zero) -> bool | None:
 
 
 def is_still(weight: Tensor, before: Tensor) -> bool:
-    """Whether a weight has not moved, but for weight decay."""
+    """Whether a weight has not moved, but for weight decay; that moves a single number, which may come back."""
     now, size = weight.detach(), before.norm()
-    return torch.equal(now, before) or bool(size > 0 and torch.allclose(now, before * (now.norm() / size), rtol=1e-4))
+    if torch.equal(now, before) or before.numel() == 1:
+        return torch.equal(now, before)
+    return bool(size > 0 and torch.allclose(now, before * (now.norm() / size), rtol=1e-4))

@@ -12,6 +12,8 @@ ALIKE = 3.0
 """Times that a validation loss and the training loss beside it differ at most."""
 GROWN = 1.3
 """Times that an accuracy has grown, and that it is less at first than the errors of who has learnt nothing."""
+TENFOLD = 10.0
+"""Times that a value has grown which begins at next to nothing: an error does not, of a model that has yet to learn."""
 DISTINCT = 4
 """Values that are multiples of one fraction; of fewer that may be chance."""
 MAX_SAMPLES = 20_000
@@ -39,8 +41,10 @@ def contrary(
     A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
     which all values are shares of a number of samples, and that rises beyond a half while the loss halves, is an
     accuracy; so is one that would be right less than half as often as a constant answer, while the loss falls below
-    that of it, or nearly never wrong while the loss was no better. constant: the least cross-entropy H of a constant
-    answer, which is right in exp(-H) of all at least. most: in so many of all it is right.
+    that of it, or nearly never wrong while the loss was no better. So is any value within 0 and 1 that begins at next
+    to nothing, far below the loss, and ends many times as large: of an error that would be the best model, and of no
+    validation loss. constant: the least cross-entropy H of a constant answer, which is right in exp(-H) of all at
+    least. most: in so many of all it is right.
     """
     seen = seen[next((i for i, each in enumerate(seen) if math.isfinite(each.loss)), 0) :]  # known from an update on
     places = [i for i, each in enumerate(seen) if each.reduced][:2]
@@ -63,6 +67,8 @@ def contrary(
             known |= better and 2 * (share - last.metric) < share * min(0.5, math.exp(-constant))
             known |= constant <= first.loss and GROWN * first.metric < min(last.metric, share * (1 - most))
         known = known and are_shares([m.metric / share for m in seen])
+        within = all(0 <= m.metric <= 1 for m in seen)
+        known |= better and within and first.metric < min(last.metric / TENFOLD, first.loss / ALIKE)
     if known:
         course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
         yield "plateau-of-an-improving-metric", f"mode={mode!r}: {course} {last.loss:.4g}"

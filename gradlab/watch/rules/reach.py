@@ -168,8 +168,7 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
             yield "step-without-gradient", tracker.step_site, detail
         if tracker.num_backwards and tracker.is_still and not tracker.dropped_last:
             yield "step-without-gradient", tracker.step_site, "all gradients are zeroed before it"
-    tracker.note_groups()
-    still = [g for g in tracker.optimizer.param_groups if id(g) not in tracker.moving]
+    still = [g for g in tracker.optimizer.param_groups if tracker.rates.is_always_zero(g)]
     names = [tracker.name_of(p) for g in still for p in g["params"] if p.requires_grad and p.grad is not None]
     if names and tracker.attempts >= OFTEN:
         yield made_at("learning-rate-zero", tracker.optimizer, tracker.step_site, listed(names))

@@ -107,8 +107,6 @@ class OptimizerTracker:
     """The line that says which optimizer steps, of the first step."""
     clip_site: CallSite | None = None
     """Call site of the latest call that clipped its gradients."""
-    moving: set[int] = field(default_factory=set)
-    """ids of the groups that had a learning rate over 0 at some update."""
     loss_site: CallSite | None = None
     """Where the loss of its second update is computed; None if that was not followed."""
     cut_site: CallSite | None = None
@@ -155,11 +153,6 @@ class OptimizerTracker:
         written = self.writes.since_step or in_backward
         self.feeding.at_step(self.params, self.num_backwards, num_backwards, written)
         self.early_freezes.at_step(self.params, self.attempts)
-
-    def note_groups(self) -> None:
-        """Now and then, and at the end: which groups have a learning rate?"""
-        rates = ((id(group), group.get("lr", 1.0)) for group in self.optimizer.param_groups)
-        self.moving |= {key for key, rate in rates if isinstance(rate, torch.Tensor) or rate != 0}
 
     @property
     def descends(self) -> bool:

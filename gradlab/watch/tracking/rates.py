@@ -50,3 +50,7 @@ class Rates:
         if rate > GONE * self.peak:
             self.last_alive = update
             self.peak = max(self.peak, rate)
+
+    def is_always_zero(self, group: dict[str, Any]) -> bool:
+        rate = group.get("lr", 1.0)
+        return not isinstance(rate, Tensor) and rate == 0 and not self.peaks.get(id(group))

@@ -82,6 +82,33 @@ def test_a_mistake_is_reported(loop, codes, tmp_path):
     assert reported(watch)[0] == (codes[0], marked(loop), 1)
 
 
+def shared_scaler(update_each, folder):
+    """One network steps at each pass, the other once in four."""
+    one, two = net(), net()
+    first, second = torch.optim.SGD(one.parameters(), 0.1), torch.optim.SGD(two.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1)
+    with gradlab.watch([one, two], [first, second], scaler=scaler, folder=folder, quiet=True) as watch:
+        for i, batch in enumerate(batches(16)):
+            if update_each or i % 4 == 3:
+                first.zero_grad()
+                scaler.scale(half_loss(one, batch)).backward()
+                scaler.step(first)
+            scaler.scale(half_loss(two, batch) / 4).backward()
+            if i % 4 == 3:
+                scaler.step(second)
+                second.zero_grad()
+            if update_each or i % 4 == 3:
+                scaler.update()  # here
+    return watch
+
+
+@pytest.mark.parametrize("update_each", [True, False])
+def test_a_scaler_that_is_updated_in_the_window_of_another_optimizer(update_each, tmp_path):
+    watch = shared_scaler(update_each, tmp_path)
+    assert not watch.broken
+    assert [(f.code, f.site[1]) for f in watch.faults] == [("GL213", marked(shared_scaler))] * update_each
+
+
 def test_a_check_that_skips_without_zeroing(tmp_path):
     watches = []
     with pytest.raises(RuntimeError, match="already been called"):

@@ -57,6 +57,28 @@ def differences(m, x, y, i):
     return F.softplus(out[:, 0] * x[:, 0]).mean()
 
 
+def clamped(m, x, y, i):
+    scale = (m.gate + 9).clamp(max=4.6).exp()  # here
+    return F.cross_entropy(scale * m.whole(x), y)
+
+
+def within_bounds(m, x, y, i):
+    return F.cross_entropy((m.gate + 1).clamp(max=4.6).exp() * m.whole(x), y)
+
+
+def comes_back(m, x, y, i):
+    """The bound is lifted later."""
+    return F.cross_entropy((m.gate + 3).clamp(max=2.0 + i / 4).exp() * m.whole(x), y)
+
+
+def off_for_now(m, x, y, i):
+    return F.cross_entropy(m.whole(x) + (m.gate + 1) * torch.zeros(4), y)
+
+
+def twice(m, x, y, i):
+    return F.softplus((m.whole(x)[:, 0] + m.gate.exp() - m.whole(-x)[:, 0] - m.gate.exp()) * x[:, 0]).mean()
+
+
 def watched(loss, tmp_path, **given):
     torch.manual_seed(0)
     model = Adapted(**given)
@@ -71,12 +93,15 @@ def watched(loss, tmp_path, **given):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, dead, cancelled])
+@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, dead, cancelled, clamped])
 def test_a_gradient_that_is_always_zero(loss, tmp_path):
     found = watched(loss, tmp_path)
     assert ("zero-gradient", marked(loss)) in found and {line for _, line in found} == {marked(loss)}
 
 
-@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, behind_a_gate, later, switched_off, differences])
+SINGLE = [within_bounds, comes_back, off_for_now, twice]
+
+
+@pytest.mark.parametrize("loss", [low_rank, low_rank_turned, behind_a_gate, later, switched_off, differences, *SINGLE])
 def test_a_gradient_that_begins_at_zero_or_is_switched_off(loss, tmp_path):
     assert not watched(loss, tmp_path, first=1.0)

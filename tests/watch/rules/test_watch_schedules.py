@@ -183,6 +183,26 @@ def test_who_has_learnt_nothing_is_wrong_more_often(first, last, loss, wrong):
     assert len(list(plateaus.contrary("min", seen, math.log(3), 0.34))) == wrong
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "loss", "wrong"),
+    [
+        (0.0, 0.25, 0.8, True),
+        (0.02, 0.62, 0.8, True),
+        (0.05, 0.3, 0.8, False),
+        (0.03, 0.9, 0.05, False),
+        (0.02, 3, 0.8, False),
+    ],
+)
+def test_an_error_does_not_begin_at_nothing(first, last, loss, wrong):
+    """An F1 does; an error rate grows less by overfitting, and a validation loss begins near that of training."""
+    steps = [i / 15 for i in range(16)]
+    seen = [
+        plateaus.Measured(first + (last - first) * t**0.7, loss * (1 - 0.2 * t), i % 4 == 3)
+        for i, t in enumerate(steps)
+    ]
+    assert bool(list(plateaus.contrary("min", seen, None))) == wrong
+
+
 @pytest.mark.parametrize("how", ["twice", "differently", "each"])
 def test_two_schedules_of_one_optimizer_and_none_of_the_other(how, tmp_path):
     model = net()

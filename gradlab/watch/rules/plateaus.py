@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 FEW = 5
 """Values of a metric from which nothing is concluded."""
@@ -47,6 +48,7 @@ def contrary(
     least. most: in so many of all it is right.
     """
     seen = seen[next((i for i, each in enumerate(seen) if math.isfinite(each.loss)), 0) :]  # known from an update on
+    seen = seen[next((i for i, (_, then) in enumerate(pairwise(seen)) if then.metric != seen[0].metric), 0) :]
     places = [i for i, each in enumerate(seen) if each.reduced][:2]
     if len(seen) < FEW or len(places) < 2 or not all(math.isfinite(v) for m in seen for v in (m.metric, m.loss)):
         return

@@ -193,13 +193,16 @@ def test_who_has_learnt_nothing_is_wrong_more_often(first, last, loss, wrong):
         (0.02, 3, 0.8, False),
     ],
 )
-def test_an_error_does_not_begin_at_nothing(first, last, loss, wrong):
-    """An F1 does; an error rate grows less by overfitting, and a validation loss begins near that of training."""
+@pytest.mark.parametrize("flat", [0, 7])
+def test_an_error_does_not_begin_at_nothing(first, last, loss, wrong, flat):
+    """An F1 does, also for a while; an error rate grows less by overfitting, and a validation loss begins near that of
+    training."""
     steps = [i / 15 for i in range(16)]
     seen = [
         plateaus.Measured(first + (last - first) * t**0.7, loss * (1 - 0.2 * t), i % 4 == 3)
         for i, t in enumerate(steps)
     ]
+    seen = [plateaus.Measured(first, loss, not i % 3) for i in range(flat)] + seen
     assert bool(list(plateaus.contrary("min", seen, None))) == wrong
 
 

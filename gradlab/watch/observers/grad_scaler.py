@@ -55,6 +55,7 @@ class GradScalerObserver:
             for scaled, loss, weight in zip(tensors_in([result]), losses, weights, strict=not error):
                 self.tracker.remember(scaled, loss, weight)
                 mark_scaled(scaled)
+            self.tracker.note_scale()
 
         return after
 
@@ -86,8 +87,9 @@ class GradScalerObserver:
         unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.writes.since_step]
         if unscaled:
             loop.add_fault("loss-not-scaled", unscaled[0].site, tracker)
-        earlier = any(b.num_scaler_updates < self.tracker.num_updates for b in tracker.own)
-        if earlier and all(b.scaled for b in tracker.own):  # also where the last one came after the update
+        late = [b.num_scaler_updates < self.tracker.num_updates for b in tracker.own]
+        mixed = any(late) and (all(late) or self.tracker.scale_differs({b.num_scaler_updates for b in tracker.own}))
+        if mixed and all(b.scaled for b in tracker.own):
             loop.add_fault("update-every-micro-batch", self.tracker.update_site, tracker)
         tracker.scaling.num_scale_calls = self.tracker.num_scale_calls
         self.tracker.stepping, attempts = tracker, tracker.attempts

@@ -23,6 +23,8 @@ class ScalerTracker:
         self.num_scale_calls = self.num_updates = 0
         self.counts_targets = True
         """Whether numbers of targets are of interest, as where several losses are accumulated."""
+        self.scales: dict[int, Any] = {}
+        """Number of updates -> the scale after them, of the latest ones."""
         self.update_site: CallSite | None = None
         """Call site of the latest `update`."""
         self.stepping: OptimizerTracker | None = None
@@ -44,6 +46,14 @@ class ScalerTracker:
         if scale is None:
             return 1.0
         return scale.item() if scale.device.type == "cpu" else scale.clone()
+
+    def note_scale(self) -> None:
+        if self.num_updates not in self.scales:
+            self.scales = dict([*self.scales.items()][-REMEMBERED:]) | {self.num_updates: self.value()}
+
+    def scale_differs(self, updates: set[int]) -> bool:
+        """Whether the scale was another one after some of these numbers of updates."""
+        return len({float(self.scales[each]) for each in updates if each in self.scales}) > 1
 
     def in_gradients(self, tracker: OptimizerTracker) -> Any:
         """The scale that an optimizer's gradients are still multiplied by, or None."""

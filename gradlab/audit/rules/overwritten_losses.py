@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Set
 
-from gradlab.audit.rules.logged_terms import logged_alone
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import Nodes, called_name, dotted, walk
@@ -34,7 +33,6 @@ def overwritten(module: Module) -> Iterator[ast.AST]:
     functions = (one for one in module.source.nodes.of(ast.FunctionDef) if LOSS.search(one.name))
     answers = {id(part) for one in functions for part in walk(one) if isinstance(part, ast.Return)}
     yield from bound_again(module, plus)
-    yield from logged_alone(module)
     for node, block in blocks:
         yield from in_block(block, [*behind(node, around)], {*map(id, plus)}, answers)
 

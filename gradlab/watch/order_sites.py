@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -16,6 +17,7 @@ from gradlab.watch.variable_calls import up_to_variable
 CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
 """Calls of an update whose order matters. A step is told from others by what steps."""
 NONE = set[str]()
+GRADIENT = re.compile(r"(?!requires_)(\w+_)?(grads?|gradients?)")
 KNOWN: dict[tuple[int, int], tuple[CodeType, bool]] = {}
 """id of a code object and line -> the code, and whether its function decides; a code's own hash takes longer."""
 
@@ -91,7 +93,8 @@ def is_scaled(node: Any) -> bool:
 
 
 def is_gradient(node: ast.AST) -> bool:
-    return "grad" in ast.unparse(node)
+    """Whether a name of a gradient is among its names: `p.grad`, and neither `grad_clip` nor `requires_grad`."""
+    return any(GRADIENT.fullmatch(word) for word in re.findall(r"\w+", ast.unparse(node)))
 
 
 def does_more(site: CallSite) -> bool:

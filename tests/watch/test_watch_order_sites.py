@@ -1,5 +1,7 @@
 """Calls that are made too early or too late in a function of their own are named where that function is called."""
 
+import ast
+
 import pytest
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
@@ -7,6 +9,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from watched_loops import batches, loss_of, marked, net
 
 import gradlab
+from gradlab.watch.order_sites import is_zeroed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 
@@ -188,3 +191,19 @@ FAULTS = {
 def test_a_call_in_a_function_of_its_own(kind, right, tmp_path):
     expected = [] if right else [(FAULTS[kind], marked(kind))]
     assert kind(right).run(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "zeroed"),
+    [
+        ("p.grad = None", True),
+        ("main_grads[i] = None", True),
+        ("p.grad.zero_()", True),
+        ("self.grad_clip = None", False),
+        ("p.requires_grad = None", False),
+        ("p.zero_()", False),
+    ],
+)
+def test_a_gradient_is_told_from_settings_by_its_name(text, zeroed):
+    node = ast.parse(text).body[0]
+    assert is_zeroed(getattr(node, "value", node) if isinstance(node, ast.Expr) else node) == zeroed

@@ -199,10 +199,10 @@ def test_a_service_that_falls_silent_neither_slows_the_lines_nor_holds_the_end(
     began = time.monotonic()
     for i in range(1, 1001):
         sink.log(line(i), None)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2, "a line has waited for the service"
     began = time.monotonic()
     sink.finish(TOLD, tmp_path)
-    assert time.monotonic() - began < 2 + 0.5  # for the machine
+    assert time.monotonic() - began < 2 + 5, "the end has waited longer than the timeout"
     assert capsys.readouterr().err == ""
     service.deaf.clear()
     service.released.set()

@@ -255,6 +255,12 @@ class FinishedRun(LossCourse):
         error = h.noise / max(h.finite / 4, 1) ** 0.5
         return bool(quarters) and all(before - after > 3 * error for before, after in pairwise(quarters))
 
+    @property
+    def times_constant(self) -> float:
+        """How many times the loss of a constant answer the first losses were, where it fell throughout; else 0."""
+        known = self.constant is not None and self.constant > 0 and self.steady
+        return self.history.loss_early / self.constant if known else 0.0  # type: ignore[operator]
+
     @cached_property
     def undecided(self) -> str | None:
         """Why a run that is no better than a constant answer may just not be there yet; None if it should be.

@@ -37,7 +37,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"{steady}, and beyond {two_digits(bound):g} one is an outlier"
     elif isinstance(c.optimizer, SGD) and e.weights > 0:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
-        why = f"with it an update moves the weights by some {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}, at most"
+        why = f"with it an update moves the weights, of norm {e.weights:.2g}, by some {TYPICAL_RATIO:g} of that at most"
     elif e.norms and not too_far:
         before = f" before update {e.until}" if e.until else ""
         bound, why = min(e.norms), f"the smallest gradient norm{before} was {min(e.norms):.3g}"

@@ -47,6 +47,7 @@ def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) ->
     same_loss = not any(field.split(".")[0] == "loss" for run in runs for field in run.changed)
     to_the_end = all(run.completed for pair in pairs for run in pair)
     comparable = same_loss and to_the_end and all(map(math.isfinite, improved))
+    positive = all(run.value("train_loss") > 0 for pair in pairs for run in pair)  # else no share of it says anything
     refused = [run.why_not for run in runs if run.why_not]
     if name == BASELINE:
         judgement, why = "baseline", ""
@@ -73,7 +74,7 @@ def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) ->
         **middle,
         "cost": median(cost),
         "survived": asdict(paired(survived)) if pairs and name != BASELINE else None,
-        "improved": asdict(paired(improved)) if pairs and comparable and name != BASELINE else None,
+        "improved": asdict(paired(improved)) if pairs and comparable and positive and name != BASELINE else None,
         "runs": [{"ill" if key == "unhealthy" else key: value for key, value in asdict(run).items()} for run in runs],
     }
 

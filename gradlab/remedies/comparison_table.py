@@ -66,9 +66,9 @@ LEAST = (
 NOTE = f"""\
 Each remedy against none, under the same seed. more updates: applied ones, as a fraction of those planned; lower loss:
 fall of the median of the last 20 losses (a fifth of a short run), as a fraction of none's, where both came to their
-end. From {SEEDS} seeds on the 95% interval of the mean follows; an effect counts where it leaves out 0 (one in 20 does
-so by chance) and the mean is at least {SMALL:.0%}. Of fewer seeds each must differ by {LARGE:.0%}. cost: seconds a
-sample, over none's."""
+end above zero. From {SEEDS} seeds on the 95% interval of the mean follows; an effect counts where it leaves out 0 (one
+in 20 does so by chance) and the mean is at least {SMALL:.0%}. Of fewer seeds each must differ by {LARGE:.0%}. cost:
+seconds a sample, over none's."""
 
 
 def report(folder: Path, jobs: Sequence[str]) -> list[dict[str, Any]]:

@@ -49,7 +49,8 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     """What the inputs are paired with; of a policy, that has none, nothing."""
     ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_UPDATE and excess(e) <= FAILED)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
-    if found.get("zero") or found.get("slow") or found.get("eps"):  # the data are not what is measured to be wrong
+    known = ("zero", "slow", "eps", "times")
+    if any(map(found.get, known)):  # the data are not what is measured to be wrong, or not yet
         return
     if isinstance(c.loss, PolicyGradient):
         return

@@ -86,6 +86,12 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield rate(e, c, 1 / over, f"{moved(e, c)}; this rate aims at {aim}")
 
 
+def rate_of_units(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """As `lower_rate`, where an update was so large that it may have turned units off, or saturated them."""
+    if e.largest_ratio > LARGE_UPDATE:
+        yield from lower_rate(e, c)
+
+
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     """As `lower_rate`; without a measurement that says how far, a tenth; none where no update was applied at all."""
     if e.failed_at == 1 or beyond_rates(e, c):
@@ -166,7 +172,9 @@ def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield rate(e, c, 10.0, f"{why}: ten times the rate")
         lines = "subtract the mean of the targets and divide by their spread; or begin with smaller outputs"
         if found.get("classes"):
-            lines = "begin with the logarithms of the classes' shares as the last biases; or with smaller outputs"
+            lines = "begin with smaller outputs"
+            if found.get("shares"):
+                lines = f"begin with the logarithms of the classes' shares as the last biases; or {lines}"
         yield code("targets", lines, why)
 
 

@@ -185,7 +185,7 @@ def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
     why = "their gradient is exactly zero in every record" if zero else "no gradient ever reaches them"
     ends = f"weights of zero, {CUTS}" if zero else CUTS
     if names:
-        yield code("graph", f"look for {ends} between {names} and the loss", why)
+        yield code("graph", f"look for {ends} on the way from {names} to the loss", why)
 
 
 def cut(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -87,8 +87,10 @@ def judge(
     ):
         if found := direction(differences):
             return ("helped", better) if found > 0 else ("worse", worse)
-    least = f"{LARGE:.0%} under each seed" if n < SEEDS else f"{SMALL:.0%} in the mean, or than the interval is wide"
-    return "no effect", f"updates survived and final loss differ by less than {least}"
+    least = f"{SMALL:.0%} in the mean with an interval that leaves out 0"
+    least = f"{LARGE:.0%}, in one direction, under each seed" if n < SEEDS else least
+    what = "neither updates survived nor the final loss differ" if improved else "updates survived do not differ"
+    return "no effect", f"{what} by {least}"
 
 
 def seeds(n: int) -> str:

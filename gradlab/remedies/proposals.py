@@ -30,6 +30,7 @@ from gradlab.remedies.learning_rate import (
     other_rates,
     other_warmup,
     rate,
+    rate_of_units,
     shorter_warmup,
     smaller_eps,
     too_slow,
@@ -65,8 +66,10 @@ AT_ONCE = 1e3
 
 
 def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Where no rate in use makes updates usual, and no layer's initial weights are off by themselves."""
-    if beyond_rates(e, c) and not any(initial_sizes(e, c)):
+    """Where no rate in use makes updates usual, and neither weights nor data are off by themselves."""
+    found = e.found.get(e.verdict, {})
+    named = any(initial_sizes(e, c)) or "input_size" in found or "target_size" in found
+    if beyond_rates(e, c) and not named:
         yield code("scale", "begin with smaller weights, inputs or targets", moved(e, c))
 
 
@@ -156,7 +159,7 @@ def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
         initial_biases,
         initial_sizes,
         mean_of_samples,
-        lower_rate,
+        rate_of_units,
         structural("gelu", "he_init"),
         adaptive,
         units,
@@ -176,7 +179,7 @@ def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
         initial_biases,
         initial_sizes,
         mean_of_samples,
-        lower_rate,
+        rate_of_units,
         structural("xavier_init", "relu+he_init", "layer_norm"),
         units,
         unmeasured_rate,

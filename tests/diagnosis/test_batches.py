@@ -250,7 +250,8 @@ def test_what_is_said_of_an_update_is_of_those_before_it_and_of_its_samples(targ
     samples = [Sample(i, 99.0 if i < 2 else 1.0, 1.0, input=1.0, target=target if i < 2 else 1.0) for i in range(32)]
     told = diagnose(stream, Measurements(clips=True), lambda attempts: {a: ranked(samples) for a in attempts})
     found = next(f for f in told.findings if f.code == "bad_batch")
-    assert found.sentence.startswith("update 4 is far above the 3 before it: gradient norm after clipping 500 (")
+    above = "update 4 is far above the median of the 3 before it: gradient norm after clipping 500 (their median: 1)"
+    assert found.sentence.startswith(above)
     assert "loss 1" not in found.sentence.partition(";")[0] and "stand out, the first 99 times" in found.sentence
     assert any("outlier" in cause for cause in found.causes) == (target > 1)
 

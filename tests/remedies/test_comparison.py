@@ -186,6 +186,24 @@ def test_losses_are_compared_only_of_complete_runs_with_the_same_loss() -> None:
     assert judged([*before, *lower])["lower"] == "no effect"
 
 
+@pytest.mark.parametrize(("before", "after", "share"), [(2.0, 1.0, 0.5), (0.2, -1.9, None), (-0.1, -1.0, None)])
+def test_a_loss_below_zero_is_lower_by_no_share_of_itself(before: float, after: float, share: float | None) -> None:
+    """It counts as lower all the same."""
+    runs = [run("none", s, "diverged", before) for s in range(3)] + [
+        run("rate", s, "diverged", after) for s in range(3)
+    ]
+    found = compare(runs)[1]
+    assert found["judgement"] == "helped" and found["why"] == "it ends at a lower loss"
+    assert (found["improved"] or {}).get("mean") == share
+
+
+@pytest.mark.parametrize(("improved", "losses"), [([0.5, 0.0], True), ([], False)])
+def test_of_runs_that_differ_by_chance_no_small_difference_is_claimed(improved: list[float], losses: bool) -> None:
+    """One of two seeds may differ by far; and losses that cannot be compared are not."""
+    judgement, why = judge([True] * 2, [True] * 2, [0.0] * 2, improved)
+    assert judgement == "no effect" and ("loss" in why) == losses and "by less than" not in why
+
+
 def test_only_runs_that_share_everything_else_are_compared() -> None:
     runs = [run("none", 0, "exploding", rest=("lr=1",)), run("clip", 0, "healthy", rest=("lr=1",))]
     runs += [run("none", 0, "healthy", rest=("lr=2",)), run("clip", 0, "exploding", rest=("lr=2",))]

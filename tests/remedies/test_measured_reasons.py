@@ -13,7 +13,7 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence
-from gradlab.remedies.learning_rate import other_rates
+from gradlab.remedies.learning_rate import lower_rate, other_rates
 from gradlab.report.pages.run_facts import facts
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import summary_lines
@@ -73,11 +73,11 @@ def test_a_bound_must_have_been_passed_before_the_loss_broke(
 )
 def test_a_lower_rate_says_the_bound_that_decided(ratios: Sequence[float], factor: float | None, aim: str) -> None:
     """None of a first update of Adam that alone was somewhat large."""
-    found = tries(Evidence("saturated_units", ratios=ratios, planned=500), *CUSTOM, "optimizer.lr=0.02")
-    rates = [t for t in found if t.name == "optimizer.lr"]
+    config = to_config(composed(*CUSTOM, "optimizer.lr=0.02"))
+    rates = list(lower_rate(Evidence("diverged", ratios=ratios, planned=500), config))
     assert len(rates) == (factor is not None)
     for t in rates:
-        assert float(t.overrides[0].partition("=")[2]) == pytest.approx(0.02 * (factor or 0.0), rel=0.05)
+        assert t.remedy and t.remedy.set["optimizer.lr"] == pytest.approx(0.02 * (factor or 0.0), rel=0.05)
         assert t.why.endswith(aim)
 
 
@@ -309,3 +309,31 @@ def test_a_search_of_configurations_is_named_where_one_may_cure(tmp_path: Path, 
     ended, tried = Outcome("completed"), [Candidate(**remedy)]
     said = summary_lines(Diagnosis("exploding", "it did"), ended, None, None, [], folder, tried)
     assert any("gradlab.fix" in each for each in said) == bool(overrides) and "to try, one at a time:" in said
+
+
+@pytest.mark.parametrize(("largest", "lower"), [(0.009, False), (0.3, True)])
+@pytest.mark.parametrize("verdict", ["saturated_units", "dead_units"])
+def test_a_rate_that_moved_nothing_far_turned_no_units_off(verdict: str, largest: float, lower: bool) -> None:
+    """As the finding says: where no update was large, the rate is none of its causes."""
+    e = Evidence(verdict, {verdict: {"module": "a"}}, ratios=[*[6e-3] * 40, largest], planned=500)
+    assert any(name.startswith("optimizer.lr") for made in changed(e, "optimizer=adam") for name in made) == lower
+
+
+@pytest.mark.parametrize(("found", "said"), [({}, True), ({"input_size": 1e5}, False), ({"target_size": 1e5}, False)])
+def test_what_is_named_is_not_guessed_at_again(found: Mapping[str, Any], said: bool) -> None:
+    e = Evidence("exploding", {"exploding": found}, ratios=[5e4], weights=5.9, peak=1e34, planned=500, failed_at=3)
+    assert ("smaller weights, inputs or targets" in lines(e, "optimizer=sgd")) == said
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_run_on_its_way_from_afar_is_not_asked_what_belongs_together(shares: bool) -> None:
+    """Nor for biases of classes' shares where these cannot explain how far it was."""
+    found = {"times": 11.0, "classes": True, "constant": 1.4, "evaluation": 13.0} | ({"shares": True} if shares else {})
+    said = lines(Evidence("not_learning", {"not_learning": found}, ratios=[1e-4] * 4, attempts=200, planned=200))
+    assert "begin with smaller outputs" in said and "belong together" not in said
+    assert ("logarithms" in said) == shares
+
+
+def test_a_graph_is_looked_for_on_the_way_to_the_loss() -> None:
+    found = {"broken_graph": {"parameters": ["a.weight", "b.weight"]}}
+    assert "on the way from a.weight, b.weight to the loss" in lines(Evidence("broken_graph", found, planned=500))

@@ -159,7 +159,8 @@ class BadBatch(Rule):
             return self.at_once(run)
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
         spike = lasting or guilty[0]
-        sentence = f"update {spike.attempt} is far above the {spike.known} before it: {self.above_them(run, spike)}"
+        sentence = f"update {spike.attempt} is far above the median of the {spike.known} before it:"
+        sentence += f" {self.above_them(run, spike)}"
         others = f"{self.far - 1} others are" if self.far > 2 else "another one is"
         sentence += f" ({others}, too)" if self.far > 1 else ""
         sentence += run.samples_of(spike.attempt)

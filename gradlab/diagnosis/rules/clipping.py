@@ -54,7 +54,6 @@ class ClipIdle(Clipping):
     """Clipping never acts."""
 
     aside = True
-    causes = ("the limit of clipping is far above the usual gradient",)
     fixes = ("nothing: clipping is an insurance; lower its limit if it is to act",)
 
     def find(self, run: FinishedRun) -> Finding | None:

@@ -7,7 +7,6 @@ import re
 import statistics
 from collections import deque
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
@@ -18,7 +17,7 @@ from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
-from gradlab.diagnosis.wording import CUTS, percent, progress
+from gradlab.diagnosis.wording import CUTS, progress
 from gradlab.update.layers import late_to_early_ratio
 
 GATED = ("LSTM", "GRU")
@@ -30,8 +29,6 @@ ALL = 0.995
 SATURATED = "saturated units (see saturated_units)"
 CHAIN = 3
 """Layers of a chain over which a factor each adds up."""
-SHRINKS = 2.0
-"""A gradient over that of the layer before, from which on each layer of a chain passes little of it on."""
 
 
 def passed(run: FinishedRun) -> float:
@@ -181,79 +178,6 @@ class Vanishing(Rule):
     def unable(self, run: FinishedRun) -> str | None:
         nothing = "the weights that are trained are of one layer" if len(run.history.layer_names) < 2 else None
         return super().unable(run) or (nothing if not self.times.count else None)
-
-
-def part_of_squares(norms: list[float], i: int) -> float:
-    """The part of the squared norm of all that is one's."""
-    total = math.hypot(*norms)
-    return (norms[i] / total) ** 2 if total else 0.0
-
-
-def shrinking(norms: list[float]) -> bool:
-    """Whether each layer, in the order of execution, gets far less of a gradient than the next."""
-    return all(0 < SHRINKS * before < after for before, after in pairwise(norms))
-
-
-@rule("dominant_layer", position=170)
-@dataclass
-class DominantLayer(Rule):
-    """One layer's gradient is much larger than all others, and clipping the whole gradient makes the others tiny."""
-
-    follows = ("vanishing", "dead_units", "exploding")
-    needs = ("long", "layers", "steps")
-    causes = (
-        "one layer's outputs are on a far larger scale",
-        "a loss term that affects only one layer",
-        "the others get next to no gradient, as behind dead or saturated units",
-    )
-    fixes = ("clip each layer by itself", "normalise the layer's outputs, or weigh down its loss term")
-    part: float = 0.9
-    """Part of the squared norm of the whole gradient that is one layer's."""
-    starved: float = 0.1
-    """Usual relative change of the other layers over that of this one, below which they are starved."""
-    small: float = 2e-4
-    """Usual relative change of the other layers above which they are not: usual is 1e-4 to 1e-2."""
-    often: float = 0.8
-    """Fraction of the records in which that holds, and of the updates in which clipping acts."""
-
-    def begin(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.records = 0
-        self.acted = Samples()
-
-    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        self.acted.add(float(line.get("clip/coefficient", 1.0) < 1))
-        norms = history.layers
-        if not layers or len(norms) < 3:
-            return
-        self.records += 1
-        largest = max(range(len(norms)), key=norms.__getitem__)
-        if part_of_squares(norms, largest) > self.part:
-            self.counts[largest] = self.counts.get(largest, 0) + 1
-
-    def find(self, run: FinishedRun) -> Finding | None:
-        h = run.history
-        if not self.counts or not h.layer_ratios:
-            return None
-        layer = max(self.counts, key=self.counts.__getitem__)
-        if self.counts[layer] < self.often * self.records:
-            return None
-        name, moved = h.layer_names[layer], dict(h.layer_ratios)
-        own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
-        rest = statistics.median(others) if others else math.nan
-        part = part_of_squares(h.layers, layer)
-        sentence = f"{percent(part)} of the squared gradient norm is that of {h.words(name)},"
-        sentence += f" one of {len(h.layers)} layers"
-        evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
-        idle = statistics.fmean(self.acted.values) < self.often or not run.clips_whole
-        if idle or not rest < min(self.starved * own, self.small):
-            found = self.found("info", sentence, None, **evidence)
-            found.causes = found.causes if part < 1 else found.causes[2:]  # the others have none at all
-            if layer == len(h.layers) - 1 and shrinking(h.layers) and shrinking(h.first_layers):
-                found.causes = ["gradients that shrink at each layer on their way back"]
-            return found
-        sentence += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, against {own:.1g}"
-        return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
 
 
 @rule("broken_graph", position=100)

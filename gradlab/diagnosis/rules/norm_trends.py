@@ -17,6 +17,9 @@ from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
 
+GROWN = 2.0
+"""Norm of the weights at the end over that at the beginning, above which they have grown."""
+
 
 @dataclass
 class Trend(Rule):
@@ -49,7 +52,7 @@ class Trend(Rule):
 class Growing(Trend):
     """The gradient norm grows over the run by a large factor, and mostly rises."""
 
-    causes = ("weights or activations grow", "the learning rate is too high")
+    causes = ("the weights grow", "the learning rate is too high")
     fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
 
     def find(self, run: FinishedRun) -> Finding | None:
@@ -57,8 +60,10 @@ class Growing(Trend):
         if not (correlation > self.order and last > self.factor * first):
             return None
         found = self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
-        if run.steady or run.history.update_ratios.median < SMALL_UPDATE:  # then it is rather too low
-            found.causes = found.causes[:1]
+        weights, (grow, rate) = run.history.weights, self.causes
+        found.causes = [grow] if len(weights) > 1 and weights[-1] > GROWN * weights[0] else []
+        if not (run.learns or run.steady or run.history.update_ratios.median < SMALL_UPDATE):  # then it is no matter
+            found.causes.append(rate)
         return found
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import CLASSES, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.initial_sizes import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
@@ -157,10 +157,9 @@ class NotLearning(Rule):
         close = min(level / against, (end + doubt) / constant) > 1 - self.reach
         severe = not run.beats_constant_anywhere if run.constant_found else close
         found = self.found("critical" if severe else "warning", sentence, **seen)
-        times = h.loss_early / constant
         if run.decayed is not None:
             return self.by_decay(found, *run.decayed)
-        return self.from_afar(run, found, times) if times > self.far and run.steady else self.caused(run, found)
+        return self.from_afar(run, found) if run.times_constant > self.far else self.caused(run, found)
 
     @staticmethod
     def by_decay(found: Finding, first: float, last: float) -> Finding:
@@ -170,15 +169,18 @@ class NotLearning(Rule):
         return found
 
     @staticmethod
-    def from_afar(run: FinishedRun, found: Finding, times: float) -> Finding:
-        """Of a loss that falls from so many times that of a constant answer."""
+    def from_afar(run: FinishedRun, found: Finding) -> Finding:
+        """Of a loss that falls from many times that of a constant answer."""
+        times, classes = run.times_constant, run.history.classes
+        shares = classes and run.history.loss_early <= math.log(CLASSES)  # more than equal shares of all would have
         found.sentence += f"; the first losses were {times:.3g} times that of the constant answer to the training data,"
         found.sentence += " and the loss was falling to the end"
-        found.evidence |= {"times": times, **({"classes": True} if run.history.classes else {})}
-        targets = "targets whose mean or size is far from that of the outputs"
-        classes = "classes whose shares are far from those that the outputs begin with"
+        found.evidence |= {"times": times, **({"classes": True} if classes else {})}
+        found.evidence |= {"shares": True} if shares else {}
+        targets = ["targets whose mean or size is far from that of the outputs"] * (not classes)
+        targets += ["classes whose shares are far from those that the outputs begin with"] * shares
         initial = [] if run.ordinary["the initial weights"] else ["initial weights that are too large"]
-        found.causes = [classes if run.history.classes else targets, *initial, SLOW]
+        found.causes = [*targets, *initial, SLOW]
         return found
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import WILD, FinishedRun
+from gradlab.diagnosis.rules.not_learning import NotLearning
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.wording import percent
 from gradlab.update.layers import late_to_early_ratio
@@ -130,4 +131,6 @@ class SaturatedUnits(Units):
             targets = f"targets, usually of up to {run.target_size:.3g}"
             found.causes = [f"{targets}, beyond what {module.operation} can return"]  # at any rate
             found.evidence["target_size"] = run.target_size
+        if not found.causes and not run.input_size >= WILD and run.times_constant > NotLearning.far:
+            found.severity = "info"  # large outputs are what it learns, and on its way to them (see not_learning)
         return found

@@ -75,7 +75,9 @@ class UpdatesLost(Rule):
         sentence += " whose gradient is not zero stay bitwise what they are"
         sentence += f", and {still:.1%} over {since:.0f} updates"
         evidence = {"lost": lost, "still": still, "update_ratio": run.history.update_ratios.median}
-        return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
+        found = self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
+        found.causes = [cause.replace("bf16 or fp16", run.narrow) for cause in found.causes]
+        return found
 
     def unable(self, run: FinishedRun) -> str | None:
         if (why := super().unable(run)) is not None:

@@ -1,0 +1,129 @@
+"""A cause is named only where what was measured of the run leaves it."""
+
+import math
+
+import pytest
+from test_rules import FAILED, FALLING, FLAT, NAMES, line, verdict
+from test_true_sentences import told
+
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
+from gradlab.diagnosis.measurements import Measurements
+from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.replay.overflow import Overflow
+
+SATURATED = Inspection([ActivationOutput("a", "Tanh", 0.99, None)], 160)
+FROM_AFAR = [1000.0 - i for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "operation", "cause"),
+    [
+        ("0/0", "div", "a denominator that is zero"),
+        ("a division by zero", "reciprocal", "a denominator that is zero"),
+        ("log of a negative number", "log", "a log or a root of what should be positive"),
+        ("a softmax whose entries are all masked", "_softmax", "a row that is masked throughout"),
+        ("inf - inf", "sub", None),
+    ],
+)
+def test_the_cause_of_a_forward_pass_that_is_not_finite_is_what_failed(
+    failure: str, operation: str, cause: str | None
+) -> None:
+    o = Overflow("between", "head", "Linear", operation=operation, failure=failure)
+    found = told(verdict([line(1, math.nan, math.nan)], overflow=o, **FAILED), "nan_forward")
+    assert found.causes == [cause] * (cause is not None)
+
+
+@pytest.mark.parametrize(
+    ("losses", "known", "code"),
+    [
+        (FROM_AFAR, {}, "not_learning"),
+        (FLAT, {}, "saturated_units"),
+        (FROM_AFAR, {"input_size": 50.0}, "saturated_units"),  # which may have saturated them
+        (FROM_AFAR, {"input_size": 1e5}, "saturated_units"),
+        (FROM_AFAR, {"target_size": 500.0, "output": 1.0}, "saturated_units"),
+    ],
+)
+def test_units_that_large_outputs_need_are_not_what_is_wrong(losses: list[float], known: dict, code: str) -> None:
+    """Where neither weights, inputs nor the rate may have saturated them, and the loss falls from far off."""
+    seen = Inspection(SATURATED.activations, 160, output_bound=known.pop("output", math.inf))
+    weights = {"grad/layer": [1.0], "param/norm": [4 * 0.58], "update/norm": [5e-3]}
+    stream = MetricStream(Thresholds(), ["a.weight"])
+    for i, loss in enumerate(losses, 1):
+        stream.observe(line(i, loss) | {"update/ratio": 5e-3}, weights if i == 1 else None)
+    header = {"names": ["a.weight"], "shapes": [[16, 16]]}
+    found = diagnose(stream, Measurements(constant=1.0, inspection=seen, header=header, **known))
+    assert found.verdict == code and told(found, "saturated_units").severity == (
+        "info" if code == "not_learning" else "critical"
+    )
+    if code == "not_learning":
+        assert found.findings[0].causes[0].startswith("targets whose mean or size is far from that of the outputs")
+
+
+@pytest.mark.parametrize(("constant", "named"), [(0.05, True), (1.38, False)])
+def test_shares_of_classes_are_not_why_a_loss_is_above_that_of_equal_shares(constant: float, named: bool) -> None:
+    """Outputs of zero have the logarithm of the number of classes, which rare classes leave far above a constant's."""
+    first = 12 * constant
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        stream.observe(line(i, first * (1 - i / 1000)))
+    stream.observe({"eval/loss": first * 0.8, "eval/accuracy": 0.2})
+    found = told(diagnose(stream, Measurements(constant=constant)), "not_learning")
+    assert any("shares" in cause for cause in found.causes) == named == bool(found.evidence.get("shares"))
+    assert "was falling to the end" in found.sentence and found.causes
+
+
+@pytest.mark.parametrize(("weights", "learns", "causes"), [(1.3, True, []), (3.0, True, ["the weights grow"])])
+def test_a_norm_grows_by_weights_that_have_grown(weights: float, learns: bool, causes: list[str]) -> None:
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        loss = 2.0 - i / 150 + 0.3 * (i % 2)
+        norm = line(i, loss, 1.02**i) | {"param/norm": 1.0 if i < 150 else weights}
+        stream.observe(norm)
+    found = diagnose(stream)
+    assert found.learns == learns and told(found, "growing_norm").causes == causes
+
+
+@pytest.mark.parametrize(
+    ("others", "known", "named"),
+    [
+        (0.25, {"constant": 2.0}, ["scale"]),
+        (1e-3, {"constant": 2.0}, ["scale", "the others"]),
+        (0.25, {}, ["scale", "term"]),
+        (0.25, {"constant": 2.0, "constant_found": True}, ["scale", "term"]),
+    ],
+)
+def test_a_layer_dominates_by_a_term_only_where_the_loss_may_have_one(
+    others: float, known: dict, named: list[str]
+) -> None:
+    """And others get next to nothing only where they do."""
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FALLING, 1):
+        rest = others / 3**0.5
+        layers = {"grad/layer": [rest] * 3 + [1.0], "update/norm": [1e-3] * 4, "param/norm": [1.0] * 4}
+        stream.observe(line(i, loss) | {"update/ratio": 1e-3}, layers)
+    causes = told(diagnose(stream, Measurements(**known)), "dominant_layer").causes
+    assert len(causes) == len(named) and all(word in cause for word, cause in zip(named, causes, strict=True))
+
+
+def test_where_no_gradient_reaches_the_others_no_layer_dominates() -> None:
+    stream = MetricStream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        layers = {"grad/layer": [None] * 3 + [1.0], "update/norm": [0.0] * 3 + [1e-3], "param/norm": [1.0] * 4}
+        stream.observe(line(i, loss) | {"update/ratio": 1e-3}, layers)
+    found = diagnose(stream, Measurements(constant=2.0))
+    assert found.verdict == "broken_graph" and "dominant_layer" not in {f.code for f in found.findings}
+
+
+def test_weights_that_lose_updates_are_of_the_type_that_they_have() -> None:
+    lines = [line(i, 2.0 - i / 500) | {"update/ratio": 1e-4} for i in range(1, 202)]
+    for one in lines[::50]:
+        one |= {"update/lost": 0.9, "update/still": 0.85} if one["attempt"] > 1 else {"update/lost": 0.9}
+    causes = told(verdict(lines, narrow="bfloat16"), "updates_lost").causes
+    assert causes[0].startswith("the weights are in bfloat16, whose next number")
+
+
+def test_clipping_that_never_acts_is_not_said_to_have_a_limit() -> None:
+    """One that clips outliers has none."""
+    found = told(verdict([line(i, loss) for i, loss in enumerate(FALLING, 1)], clips=True), "clip_idle")
+    assert found.sentence.startswith("clipping never acted") and not found.causes

@@ -23,7 +23,7 @@ SIGNS_ALONE = 8
 BRAKES = 10.0
 """Times a usual element of the gradient, above which eps makes steps of little else."""
 FLAT_UNITS = ("dead_units", "saturated_units")
-SCALED = ("exploding", "diverged", *FLAT_UNITS, "not_learning")
+SCALED = ("exploding", "diverged", *FLAT_UNITS, "overclipped", "not_learning")
 """Findings that inputs of wild scale may explain."""
 
 
@@ -33,9 +33,20 @@ def explain(run: FinishedRun, finding: Finding) -> None:
     finding.causes = [cause for cause in finding.causes if cause not in known]
     drowned(run, finding)
     braked(run, finding)
+    unbounded(run, finding)
     summed(run, finding)
     inspected(run, finding)
     scaled(run, finding)
+
+
+def unbounded(run: FinishedRun, finding: Finding) -> None:
+    """Adam's betas as the first cause of updates that are too large, where they leave a step no bound."""
+    too_large = any("rate" in cause and "too high" in cause for cause in finding.causes)
+    if run.betas is not None and too_large and finding.severity != "info":
+        first, second = run.betas
+        why = f"beta1 ({first:g}) is above the root of beta2 ({second:g}), and a step has no bound"
+        finding.causes = [f"Adam's betas: {why}", *finding.causes]
+        finding.evidence["betas"] = [first, second]
 
 
 def summed(run: FinishedRun, finding: Finding) -> None:

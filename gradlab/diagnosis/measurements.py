@@ -45,6 +45,8 @@ class Measurements:
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
     eps: float = 0.0
     """What such an optimizer adds to the root of a second moment, where that is more than its default."""
+    betas: tuple[float, float] | None = None
+    """Adam's, where the first is above the root of the second: then no step is bounded by the rate."""
     noise: float = 0.0
     """Norm of the noise that was added to the gradient of the last update, as expected."""
     input_size: float = math.nan

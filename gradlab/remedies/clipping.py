@@ -46,25 +46,33 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """The bound at which usual gradients pass; none where updates are of ordinary size with this one."""
+    """The bound at which usual gradients pass; none where updates are of ordinary size with this one.
+
+    Of SGD, where unclipped gradients tear the weights apart, that at which updates are of the usual size.
+    """
     ordinary = e.verdict != "overclipped" and e.usual_ratio >= SMALL_UPDATE
     if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5 or ordinary:
         return
     left = f"clipping leaves {e.coefficient:.2g} of the gradient"
     measured = getattr(c.clip, "norm_type", 2) == 2
+    torn = isinstance(c.optimizer, SGD) and e.unclipped > TOO_FAR * LARGE_UPDATE
     if type(c.clip).threshold == "max_norm" and e.norms and measured:
-        fence, tenfold = outlier_fence(e.steady or e.norms), 10 * e.usual_norm
-        bound = two_digits(min(fence, tenfold))
-        beyond = (
-            f"beyond {bound:g} a norm is an outlier" if fence <= tenfold else f"{bound:g} is ten times the usual norm"
-        )
+        bounds = {
+            outlier_fence(e.steady or e.norms): "beyond {:g} a norm is an outlier",
+            10 * e.usual_norm: "{:g} is ten times the usual norm",
+        }
+        if torn:
+            usual = getattr(c.clip, "max_norm", 0.0) * TYPICAL_RATIO / e.usual_ratio
+            bounds[usual] = f"at {{:g}} an update would move the weights by {TYPICAL_RATIO:g} of their norm"
+        bound = two_digits(min(bounds))
+        beyond = bounds[min(bounds)].format(bound)
         yield setting("clip.max_norm", f"{left}; {beyond}", {"clip.max_norm": bound})
     else:
         for name in ("max_norm", "max_value", "factor"):
             if hasattr(c.clip, name):
                 bound = two_digits(getattr(c.clip, name) / e.coefficient)
                 yield setting(f"clip.{name}", left, {f"clip.{name}": bound})
-    if not (isinstance(c.optimizer, SGD) and e.unclipped > TOO_FAR * LARGE_UPDATE):
+    if not torn:
         yield setting("clip=none", left, {"clip": "none"})
 
 

@@ -130,6 +130,15 @@ def less_momentum(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield setting("optimizer.momentum", why, {"optimizer.momentum": 0.9})
 
 
+def usual_betas(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The default of what Adam's mean of squares forgets, where it forgets these before the gradients themselves."""
+    if isinstance(c.optimizer, BetasOption) and e.found.get(e.verdict, {}).get("betas"):
+        default, own = type(c.optimizer), c.optimizer
+        why = f"beta1 ({own.beta1:g}) is above the root of beta2 ({own.beta2:g}): a step may be any number of rates"
+        mean = {"optimizer.beta1": default.beta1} if own.beta1 > default.beta2**0.5 else {}
+        yield setting("optimizer.beta2", why, {**mean, "optimizer.beta2": default.beta2})
+
+
 def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """A tenth of the learning rate where updates were not measured; where they were small, it is not the cause."""
     if math.isnan(excess(e)):

@@ -36,6 +36,7 @@ from gradlab.remedies.learning_rate import (
     too_slow,
     uneven,
     unmeasured_rate,
+    usual_betas,
     usual_rate,
     warmup,
 )
@@ -280,6 +281,7 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     makers = (
         pitfall,
         no_noise,
+        usual_betas,
         decay,
         logits,
         inputs,

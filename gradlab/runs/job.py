@@ -50,6 +50,7 @@ from gradlab.train.pretraining import pretrained
 from gradlab.train.samples import samples_of
 from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
+from gradlab.update.adam import Adam, AdamW
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
 from gradlab.update.stepping import keeps_second_moments
@@ -247,6 +248,7 @@ class Job(Sink):
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
             eps=raised_eps(self.config),
+            betas=unbounding_betas(self.config),
             second_moments=keeps_second_moments(run.update.optimizer),
             noise=self.config.noise.norm(
                 outcome.applied, sum(p.numel() for p in run.module.parameters() if p.requires_grad)
@@ -274,6 +276,13 @@ def raised_eps(config: Config) -> float:
     """The optimizer's eps where it is above its default, below which gradients are what is small; else 0."""
     given, default = (getattr(o, "eps", 0.0) for o in (config.optimizer, type(config.optimizer)))
     return given if given > default else 0.0
+
+
+def unbounding_betas(config: Config) -> tuple[float, float] | None:
+    """Adam's, where the mean of gradients outlives that of their squares so far that a step may be of any size."""
+    o = config.optimizer
+    above = isinstance(o, Adam | AdamW) and o.beta1 > o.beta2**0.5
+    return (o.beta1, o.beta2) if above else None
 
 
 def builds(config: Config, folder: Path, world: World) -> bool:

@@ -3,14 +3,17 @@
 import math
 
 import pytest
+from helpers import composed
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, verdict
 from test_true_sentences import told
 
+from gradlab.config.schema import to_config
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.runs.job import unbounding_betas
 
 SATURATED = Inspection([ActivationOutput("a", "Tanh", 0.99, None)], 160)
 FROM_AFAR = [1000.0 - i for i in range(200)]
@@ -127,3 +130,31 @@ def test_clipping_that_never_acts_is_not_said_to_have_a_limit() -> None:
     """One that clips outliers has none."""
     found = told(verdict([line(i, loss) for i, loss in enumerate(FALLING, 1)], clips=True), "clip_idle")
     assert found.sentence.startswith("clipping never acted") and not found.causes
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_a_limit_of_clipping_is_far_too_low_for_inputs_of_wild_scale(size: float) -> None:
+    lines = [line(i, loss, 1e6) | {"clip/coefficient": 1e-6} for i, loss in enumerate(FLAT, 1)]
+    found = verdict(lines, clips=True, constant=2.0, input_size=size)
+    causes = told(found, "overclipped").causes
+    assert found.verdict == "overclipped" and causes[0].startswith("inputs of wild scale") == (size > 1)
+
+
+@pytest.mark.parametrize(("betas", "first"), [((0.99, 0.3), "Adam's betas: beta1 (0.99)"), (None, "the learning rate")])
+def test_betas_that_leave_a_step_no_bound_are_the_first_cause_of_an_explosion(
+    betas: tuple[float, float] | None, first: str
+) -> None:
+    rising = [line(i, 1.5 ** max(0, i - 60), 1.5 ** max(0, i - 60)) | {"update/ratio": 0.5} for i in range(1, 90)]
+    found = verdict([*rising, line(90, math.nan, math.nan, skipped=True)], betas=betas, **FAILED)
+    causes = told(found, "exploding").causes
+    assert causes[0].startswith(first) and "the learning rate is too high" in causes
+
+
+@pytest.mark.parametrize(("betas", "unbounded"), [((0.99, 0.3), True), ((0.9, 0.9), False), ((0.0, 0.0), False)])
+def test_a_step_has_no_bound_where_squares_are_forgotten_before_gradients(
+    betas: tuple[float, float], unbounded: bool
+) -> None:
+    given = [f"optimizer.beta{i}={beta}" for i, beta in enumerate(betas, 1)]
+    assert unbounding_betas(to_config(composed("optimizer=adam", *given))) == (betas if unbounded else None)
+    lion = to_config(composed("optimizer=lion", "optimizer.beta1=0.99", "optimizer.beta2=0.3"))
+    assert unbounding_betas(lion) is None, "it has signs in place of squares"

@@ -291,6 +291,16 @@ def test_clipping_is_not_left_out_where_a_first_update_without_it_tears_the_weig
     assert any("clip.max_norm" in str(each) for each in changed(e, "optimizer=sgd", *given))
 
 
+@pytest.mark.parametrize(("optimizer", "bound"), [("sgd", "1.5"), ("adam", "880000.0")])
+def test_a_bound_is_loosened_as_far_as_the_weights_bear_it(optimizer: str, bound: str) -> None:
+    """Whatever the usual norm is: without the bound it tears them apart."""
+    far = {"norms": [7e5] * 40, "coefficient": 6.8e-8, "unclipped": 4.6e4, "planned": 500}
+    e = Evidence("overclipped", {"overclipped": {"input_size": 1e5}}, ratios=[4e-5] * 5, **far)
+    made_of = changed(e, f"optimizer={optimizer}", "clip=norm", "clip.max_norm=0.059")
+    assert made_of[0] == [f"clip.max_norm={bound}"]
+    assert lines(e, "clip=norm").startswith("subtract the mean of the inputs")
+
+
 @pytest.mark.parametrize(("biases", "named"), [(("a", "b", "c"), "a.bias, b.bias"), (("c",), "c.bias")])
 def test_the_bias_of_outputs_turns_no_units_off(biases: Sequence[str], named: str) -> None:
     """A rare class begins with one; where it is the only large one, its layer may have units."""
@@ -337,3 +347,19 @@ def test_a_run_on_its_way_from_afar_is_not_asked_what_belongs_together(shares: b
 def test_a_graph_is_looked_for_on_the_way_to_the_loss() -> None:
     found = {"broken_graph": {"parameters": ["a.weight", "b.weight"]}}
     assert "on the way from a.weight, b.weight to the loss" in lines(Evidence("broken_graph", found, planned=500))
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "made"),
+    [
+        ((0.99, 0.3), True, ["optimizer.beta2=0.999"]),
+        ((0.9999, 0.99), True, ["optimizer.beta1=0.9", "optimizer.beta2=0.999"]),
+        ((0.99, 0.3), False, None),
+    ],
+)
+def test_betas_that_leave_a_step_no_bound_come_before_the_rate(
+    own: tuple[float, float], found: bool, made: list[str] | None
+) -> None:
+    e = Evidence("exploding", {"exploding": {"betas": own} if found else {}}, ratios=[0.5] * 5, planned=500)
+    first = changed(e, "optimizer=adam", f"optimizer.beta1={own[0]}", f"optimizer.beta2={own[1]}")[0]
+    assert first == (made or first) and (made is None) == first[0].startswith("optimizer.lr")

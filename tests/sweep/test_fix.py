@@ -229,6 +229,18 @@ def test_nothing_begins_when_the_time_is_over() -> None:
     assert len(rounds) == 2 and search.proven is None and search.cure == RATE and "time" in search.ended
 
 
+def test_where_the_time_is_over_no_smaller_change_is_why_a_cure_is_not_proven() -> None:
+    """It was taken back, and the cure itself was still to be run under further seeds."""
+
+    def world(v: dict[str, str]) -> bool:
+        return rate(v) <= (1.0 if v["seed"] == "4" else 0.02)
+
+    asked: list[int] = []
+    whole, rounds = run(world, plan())
+    search, _ = run(world, plan(), lambda: asked.append(1) or len(asked) == len(rounds))
+    assert whole.proven == RATE and search.proven is None and search.ended == "the time is over"
+
+
 def test_a_proof_that_has_run_counts_though_the_time_is_over_after_it() -> None:
     asked: list[int] = []
     _, rounds = run(lambda v: rate(v) <= 0.3, plan())

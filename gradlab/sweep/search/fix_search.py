@@ -79,7 +79,7 @@ class FixSearch:
     def ask(self) -> list[Point]:
         self.asked = next(self.rounds, [])  # what has run is judged, whatever the time
         if self.asked and self.late():
-            self.ended, self.asked = self.ended or "the time is over", []
+            self.ended, self.asked = "the time is over", []  # whatever an earlier change ended as
         return [self.job(trial) for trial in self.asked]
 
     def job(self, trial: Trial) -> Point:

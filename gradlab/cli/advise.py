@@ -38,6 +38,9 @@ DESCRIPTION = """\
 Advises on max_norm, the learning rate and accumulation, from a run's metrics.jsonl, layers.jsonl and configuration;
 each line names the measurement that it rests on, and an override to paste. Writes FOLDER/advice.json."""
 
+UNJUDGED = ("interrupted", "too_short")
+"""Verdicts of runs of which nothing is known to be wrong."""
+
 
 def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours: float | None = None) -> list[Advice]:
     """All advice that the run's measurements allow."""
@@ -55,7 +58,7 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
     elif failed and math.isfinite(base):
         found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
     ratios = [line["update/ratio"] for line in before_failure(run) if "update/ratio" in line]
-    well = not failed and run.verdict in (None, *HEALTHY)
+    well = not failed and run.verdict in (None, *HEALTHY, *UNJUDGED)
     found.append(update_advice(ratios, base, well, causes_of_verdict(run), overclipped(run)))
     tuned = bool(config.get("pretrain") or config.get("init_from"))
     found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)

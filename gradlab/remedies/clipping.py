@@ -33,7 +33,7 @@ def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     too_far = len(e.ratios) >= RECORDS and e.usual_ratio > TOO_FAR * TYPICAL_RATIO
     if e.steady and not too_far:
         bound = outlier_fence(e.steady)
-        steady = f"{len(e.steady)} steady gradient norms have a median of {e.usual_norm:.2g}"
+        steady = f"{len(e.steady)} gradient norms have a median of {e.usual_norm:.2g}"
         why = f"{steady}, and beyond {two_digits(bound):g} one is an outlier"
     elif isinstance(c.optimizer, SGD) and e.weights > 0:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr

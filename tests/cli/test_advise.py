@@ -6,16 +6,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+import made
 import pytest
 from helpers import composed
 
 from gradlab.base.statistics import quantile
-from gradlab.cli.advise import main
+from gradlab.cli.advise import advise, main
 from gradlab.config.schema import to_config
 from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
 from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
+from gradlab.runs.record import RunRecord
 
 
 def usual(number: int, median: float = 1.0, spread: float = 0.3, seed: int = 0) -> list[float]:
@@ -69,12 +71,12 @@ def test_norms_that_fell_are_measured_where_they_are_now() -> None:
 @pytest.mark.parametrize(
     ("norms", "failed", "why"),
     [
-        ([], False, "0 steady updates"),
-        (usual(10), False, "9 steady updates"),
-        ([math.nan] * 100, True, "0 steady updates"),
-        ([0.0] * 100, False, "0 steady updates"),
+        ([], False, "0 norms before"),
+        (usual(10), False, "9 norms before"),
+        ([math.nan] * 100, True, "0 norms before"),
+        ([0.0] * 100, False, "0 norms before"),
         ([10.0 ** (i / 10) for i in range(300)], True, "never steady"),
-        ([1.0, 1e5, 1e9], True, "steady updates before any failure"),
+        ([1.0, 1e5, 1e9], True, "1 norm before any failure"),
     ],
 )
 def test_too_little_is_said(norms: list[float], failed: bool, why: str) -> None:
@@ -122,6 +124,23 @@ def test_no_rate_is_kept_of_a_run_that_does_not_learn() -> None:
     assert update_advice([0.5] * 25, 0.3, well=False).override == "optimizer.lr=0.03", "too large is too large"
 
 
+@pytest.mark.parametrize(
+    ("verdict", "ill", "says"),
+    [
+        ("interrupted", False, "keep it"),
+        ("too_short", False, "keep it"),
+        ("dominant_layer", False, "look elsewhere for what is wrong"),
+        ("vanishing", True, "look elsewhere for what is wrong"),
+    ],
+)
+def test_a_run_that_was_stopped_has_not_failed(tmp_path: Path, verdict: str, ill: bool, says: str) -> None:
+    steps = [made.line(i, 2.0 - i / 100) | {"update/ratio": 6e-4} for i in range(1, 100)]
+    found = made.diagnosis(verdict, ill=ill, findings=[{"code": verdict, "causes": ["its layers"]}] * ill)
+    told = advise(RunRecord(made.run(tmp_path / "run", steps, found)))
+    rate = next(a.says for a in told if a.about == "lr")
+    assert says in rate and "fails" not in rate
+
+
 def test_no_bound_comes_from_norms_that_decayed_to_nothing() -> None:
     gone = [10.0 ** (1 - i / 20) for i in range(200)]
     part = steady_norms(gone, False)
@@ -142,7 +161,7 @@ def test_shares_are_of_the_updates_that_are_counted() -> None:
     norms = [*usual(200, 5.0), *usual(200, 1.0)]
     found = advised(norms, clip="norm", max_norm=4.0)
     steady = steady_norms(norms, False).norms
-    assert len(steady) < 200 and f"of {len(steady)} steady updates" in found.says
+    assert len(steady) < 200 and f"of {len(steady)} updates" in found.says
     assert "would clip none of" in advised([*[9.0] * 5, *[2.0] * 95]).says, "of those; not none so far"
 
 

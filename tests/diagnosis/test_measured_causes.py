@@ -158,3 +158,10 @@ def test_a_step_has_no_bound_where_squares_are_forgotten_before_gradients(
     assert unbounding_betas(to_config(composed("optimizer=adam", *given))) == (betas if unbounded else None)
     lion = to_config(composed("optimizer=lion", "optimizer.beta1=0.99", "optimizer.beta2=0.3"))
     assert unbounding_betas(lion) is None, "it has signs in place of squares"
+
+
+@pytest.mark.parametrize("ratio", [0.5, 23.0])
+def test_weights_that_an_update_threw_away_saturate_nothing(ratio: float) -> None:
+    lines = [line(i, 2.0) | {"update/ratio": ratio if i == 1 else 0.05} for i in range(1, 90)]
+    causes = told(verdict(lines, inspection=SATURATED, input_size=1.0), "saturated_units").causes
+    assert "the learning rate is too high" in causes and any("initial" in cause for cause in causes) == (ratio < 1)

@@ -39,12 +39,13 @@ def update_advice(
 ) -> Advice:
     """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was.
 
-    well: whether the run learns. Of one that does not, no rate is worth keeping. causes: of its failure, as far as
+    well: whether nothing is wrong with the run. Else no rate is worth keeping. causes: of its failure, as far as
     known. clipped: the usual part of the gradient that clipping leaves, where that is what makes updates small.
     """
     usable = [r for r in ratios if math.isfinite(r) and r > 0]
     if len(usable) < RECORDS:
-        few = f"not enough: {len(usable)} sizes of updates were measured, {RECORDS} are needed"
+        sizes = "the size of 1 update was" if len(usable) == 1 else f"the sizes of {len(usable)} updates were"
+        few = f"not enough: {sizes} measured, {RECORDS} are needed"
         why = few if usable else "not measured: how large updates are beside the weights (update/ratio)"
         return Advice("lr", why, None, "metrics.jsonl, before any failure")
     usual = statistics.median(usable)
@@ -56,7 +57,7 @@ def update_advice(
     again = "" if 1 / RAISE <= TYPICAL_RATIO / usual <= RAISE else f"; {RAISE:g} times at a time, then measure again"
     updates = f"updates of {usual:.2g} of the weights"
     if low <= usual <= high and not well:
-        says, rate = f"{updates} are ordinary, and the run fails: look elsewhere", math.nan
+        says, rate = f"{updates} are ordinary: look elsewhere for what is wrong", math.nan
         if suspect and math.isfinite(lr):
             least, most = TOO_HIGH
             says = f"{updates} are ordinary, but the rate is a likely cause of what was found: {least} to {most} times"

@@ -72,7 +72,8 @@ def steady_norms(norms: Sequence[float], failed: bool) -> SteadyNorms:
             left.append(f"{middle} more: the median went from {early:.3g} to {late:.3g}")
     result = SteadyNorms(usable, "left out: " + ", ".join(left) if left else "")
     if len(usable) < ENOUGH:
-        result.why_not = f"not enough: {len(usable)} steady updates before any failure, {ENOUGH} are needed"
+        many = "1 norm" if len(usable) == 1 else f"{len(usable)} norms"
+        result.why_not = f"not enough: {many} before any failure, {ENOUGH} are needed"
     elif (spread := quantile(usable, 0.75) / quantile(usable, 0.25)) > UNSTEADY:
         result.why_not = f"not enough: the norms are never steady: their quartiles differ by a factor of {spread:.3g}"
     return result
@@ -107,7 +108,7 @@ def clip_advice(
         numbers |= {"largest": max(norms)}
         numbers |= {f"q{round(100 * q)}": quantile(norms, q) for q in (0.5, 0.9, 0.99)}
         share = f"{numbers['fraction']:.1%}" if numbers["fraction"] else "none"
-        says = f"clip the outliers: {limit:g} would clip {share} of {len(norms)} steady updates"
+        says = f"clip the outliers: {limit:g} would clip {share} of {len(norms)} updates"
         says += ": clipping is an insurance here" * (not numbers["fraction"])
         own = clip.get("max_norm") if clip.get("name") == "norm" and clip.get("norm_type", 2) == 2 else None
         if own is not None:

@@ -123,6 +123,7 @@ class SaturatedUnits(Units):
         weights, inputs, rate = self.causes
         known = {weights: run.ordinary["the initial weights"], inputs: run.ordinary["the inputs"]}
         known[rate] = run.history.update_ratios.largest <= self.large
+        known[weights] |= run.history.update_ratios.largest > 1  # then those that it began with are gone
         if not known[rate] and self.by_updates(run):
             known[weights] = known[inputs] = True
         found.causes = [cause for cause in self.causes if not known[cause]]

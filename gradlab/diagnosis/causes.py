@@ -12,17 +12,18 @@ from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 
 NOTABLE_PEAK = 5.0
 """Gradient norm over the usual one, or that of the beginning, from which on clipping would have made a difference."""
-DROWNED = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
-"""Findings that noise in place of gradients may explain."""
 GROWN = ("exploding", "diverged")
 """Findings after which gradients may be larger than before."""
-UNLEARNT = (*DROWNED, "memorising", "update_too_large")
+FLAT_UNITS = ("dead_units", "saturated_units")
+LOST = ("exploding", "diverged", "vanishing", "stalled", "not_learning")
+DROWNED = (*LOST, *FLAT_UNITS)
+"""Findings that noise in place of gradients may explain."""
+UNLEARNT = (*LOST, "memorising", "update_too_large")
 """Findings of runs that do not learn, whatever it looks like."""
 SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
 BRAKES = 10.0
 """Times a usual element of the gradient, above which eps makes steps of little else."""
-FLAT_UNITS = ("dead_units", "saturated_units")
 SCALED = ("exploding", "diverged", *FLAT_UNITS, "overclipped", "not_learning")
 """Findings that inputs of wild scale may explain."""
 
@@ -91,10 +92,11 @@ def excluded(run: FinishedRun) -> list[str]:
 def drowned(run: FinishedRun, finding: Finding) -> None:
     """Noise as the first cause of a run that does not learn, where it is larger than the gradients.
 
-    Where these have grown, it is compared with the first ones: noise never grows.
+    Where these have grown, or units are flat, it is compared with the first ones: noise never grows.
     """
     h = run.history
-    first = finding.code in GROWN and h.norm_drift[0] < h.usual_norm
+    grew = h.norm_drift[0] < h.usual_norm
+    first = (finding.code in GROWN and grew) or (finding.code in FLAT_UNITS and not grew)  # which pass less of it
     norm = h.norm_drift[0] if first else h.usual_norm
     times = run.noise / norm if norm > 0 else 0.0
     if finding.code in DROWNED and finding.severity == "critical" and times > 1:

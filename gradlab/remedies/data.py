@@ -71,7 +71,9 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     elif "constant" not in found:
         better = "the loss is not better enough than at the beginning"
     lines = "check that inputs and targets belong together (no shuffle or shift of one alone)"
-    if "memorising" in e.found:
+    if found.get("unlike"):
+        lines = "check that the data of training and evaluation are prepared alike: mean, spread, units"
+    elif "memorising" in e.found:
         lines += "; or train on more samples, or a smaller model"
     else:
         lines += ", and that outputs and targets have one shape in the loss"

@@ -165,3 +165,30 @@ def test_weights_that_an_update_threw_away_saturate_nothing(ratio: float) -> Non
     lines = [line(i, 2.0) | {"update/ratio": ratio if i == 1 else 0.05} for i in range(1, 90)]
     causes = told(verdict(lines, inspection=SATURATED, input_size=1.0), "saturated_units").causes
     assert "the learning rate is too high" in causes and any("initial" in cause for cause in causes) == (ratio < 1)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "known", "causes"),
+    [(12.0, {}, 1), (2.1, {}, 3), (12.0, {"constant_found": True}, 3), (12.0, {"classes": True}, 3)],
+)
+def test_evaluations_far_above_those_of_answers_to_other_inputs_are_of_other_data(
+    evaluation: float, known: dict, causes: int
+) -> None:
+    """Of values; of classes a few answers that are far too sure have any loss."""
+    more = {"eval/accuracy": 0.1} if known.pop("classes", False) else {}
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        stream.observe(line(i, 2.0 / (1 + i / 10)))
+        if i % 40 == 0:
+            stream.observe({"eval/loss": evaluation + i / 1000} | more)
+    found = told(diagnose(stream, Measurements(constant=1.0, eval_constant=1.1, **known)), "memorising")
+    assert len(found.causes) == causes and found.causes[-1].startswith("evaluation data that are unlike")
+
+
+@pytest.mark.parametrize("noise", [0.5, 60.0])
+def test_units_may_die_by_noise_that_is_larger_than_gradients(noise: float) -> None:
+    seen = Inspection([ActivationOutput("a", "ReLU", None, 1.0, operation="relu")], 160)
+    lines = [line(i, 2.0, 10.0 if i < 20 else 0.1) | {"update/ratio": 0.05} for i in range(1, 90)]
+    found = told(verdict(lines, inspection=seen, noise=noise), "dead_units")
+    assert found.causes[0].startswith("the noise that is added to gradients") == (noise > 10)
+    assert bool(found.evidence.get("noise")) == (noise > 10) and len(found.causes) > 1

@@ -363,3 +363,10 @@ def test_betas_that_leave_a_step_no_bound_come_before_the_rate(
     e = Evidence("exploding", {"exploding": {"betas": own} if found else {}}, ratios=[0.5] * 5, planned=500)
     first = changed(e, "optimizer=adam", f"optimizer.beta1={own[0]}", f"optimizer.beta2={own[1]}")[0]
     assert first == (made or first) and (made is None) == first[0].startswith("optimizer.lr")
+
+
+@pytest.mark.parametrize("unlike", [True, False])
+def test_evaluation_data_that_are_unlike_are_what_to_look_at(unlike: bool) -> None:
+    found = {"memorising": {"evaluation": 12.0, "constant": 1.0} | ({"unlike": True} if unlike else {})}
+    said = lines(Evidence("memorising", found, ratios=[2e-3] * 5, attempts=200, planned=200))
+    assert ("prepared alike" in said) == unlike and ("belong together" in said) != unlike

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import CLASSES, FinishedRun
@@ -258,6 +258,9 @@ class Memorising(Rule):
         "train on more samples, or a smaller model",
         "check that both sets are prepared alike",
     )
+    apart: ClassVar[float] = 3.0
+    """Best evaluation of values over the loss of their mean, above which they are others: answers to other inputs,
+    which are as far from their mean, have twice that loss."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, end = run.history, run.history.end[0]
@@ -269,4 +272,8 @@ class Memorising(Rule):
         )
         losses = f"the last training losses{without_largest(h)} have a mean of {end:.4g}"
         sentence = f"{losses}, and the best evaluation is {best:.4g} {against}"
-        return self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)
+        found = self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)
+        squares = run.eval_constant is not None and not (h.classes or run.constant_found)
+        if squares and best > self.apart * (run.eval_constant or 0.0):
+            found.causes, found.evidence["unlike"] = [*self.causes[2:]], True
+        return found

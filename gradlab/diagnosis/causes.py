@@ -95,12 +95,13 @@ def drowned(run: FinishedRun, finding: Finding) -> None:
     Where these have grown, or units are flat, it is compared with the first ones: noise never grows.
     """
     h = run.history
-    grew = h.norm_drift[0] < h.usual_norm
-    first = (finding.code in GROWN and grew) or (finding.code in FLAT_UNITS and not grew)  # which pass less of it
-    norm = h.norm_drift[0] if first else h.usual_norm
+    norm, of = h.usual_norm, "their norm"
+    if finding.code in GROWN and h.norm_drift[0] < norm:
+        norm, of = h.norm_drift[0], "that of the first ones"
+    elif finding.code in FLAT_UNITS and h.norms_of_all.count:  # which pass less of it
+        norm, of = h.norms_of_all.values[0], "that of the first one"
     times = run.noise / norm if norm > 0 else 0.0
     if finding.code in DROWNED and finding.severity == "critical" and times > 1:
-        of = "that of the first ones" if first else "their norm"
         finding.causes = [f"the noise that is added to gradients, with {times:.2g} times {of}", *finding.causes]
         finding.evidence["noise"] = times
 

@@ -188,7 +188,7 @@ def test_evaluations_far_above_those_of_answers_to_other_inputs_are_of_other_dat
 @pytest.mark.parametrize("noise", [0.5, 60.0])
 def test_units_may_die_by_noise_that_is_larger_than_gradients(noise: float) -> None:
     seen = Inspection([ActivationOutput("a", "ReLU", None, 1.0, operation="relu")], 160)
-    lines = [line(i, 2.0, 10.0 if i < 20 else 0.1) | {"update/ratio": 0.05} for i in range(1, 90)]
+    lines = [line(i, 2.0, {1: 10.0}.get(i, 99.0 if i < 20 else 0.1)) | {"update/ratio": 0.05} for i in range(1, 90)]
     found = told(verdict(lines, inspection=seen, noise=noise), "dead_units")
     assert found.causes[0].startswith("the noise that is added to gradients") == (noise > 10)
     assert bool(found.evidence.get("noise")) == (noise > 10) and len(found.causes) > 1

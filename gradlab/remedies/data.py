@@ -62,6 +62,9 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
             "nothing of a sample's inputs gets as far",
         )
         return
+    if gap := found.get("training"):
+        why = f"training losses are {gap:.2g} further above a constant answer's than the last evaluation"
+        yield code("forward pass", "lower the dropout, or what else the model does in training alone", why)
     better = "too little is learnt beyond a constant answer"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
     if best is not None and constant is not None and best >= constant:

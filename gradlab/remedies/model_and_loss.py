@@ -220,7 +220,9 @@ def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
 def no_noise(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where more of it is added to gradients than they are."""
     if times := e.found.get(e.verdict, {}).get("noise"):
-        yield setting("noise=none", f"it had {times:.2g} times the norm of gradients", {"noise": "none"})
+        yield setting(
+            "noise=none", f"it had {times:.2g} times the norm of usual, or first, gradients", {"noise": "none"}
+        )
 
 
 def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:

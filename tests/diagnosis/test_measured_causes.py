@@ -192,3 +192,28 @@ def test_units_may_die_by_noise_that_is_larger_than_gradients(noise: float) -> N
     found = told(verdict(lines, inspection=seen, noise=noise), "dead_units")
     assert found.causes[0].startswith("the noise that is added to gradients") == (noise > 10)
     assert bool(found.evidence.get("noise")) == (noise > 10) and len(found.causes) > 1
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "ratio", "named"), [(1.99, 1e-3, True), (2.14, 1e-3, False), (1.99, 0.05, False)]
+)
+def test_what_only_training_does_is_a_cause_where_its_losses_are_far_above_evaluations(
+    evaluation: float, ratio: float, named: bool
+) -> None:
+    """Not of large updates, after each of which the model is another."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        stream.observe(line(i, 2.15 + 0.01 * (-1) ** i) | {"update/ratio": ratio})
+        if i % 50 == 0:
+            stream.observe({"eval/loss": evaluation})
+    found = told(diagnose(stream, Measurements(constant=2.0, eval_constant=2.0)), "not_learning")
+    assert any("as dropout" in cause for cause in found.causes) == named == bool(found.evidence.get("training"))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_weights_of_a_run_without_an_update_are_the_initial_ones(applied: bool) -> None:
+    o = Overflow("forward", "a", "Linear", output_max=1e5, limit=65504.0)
+    lines = [line(i, math.inf, math.inf, skipped=not (applied and i == 1)) for i in range(1, 4)]
+    known = {"overflow": o, "initial_overflows": (8, 8), "fp16_forward": True, "dynamic_loss_scale": True}
+    said = told(verdict(lines, **known, **FAILED), "overflow_fp16").sentence
+    assert said.endswith("8 of 8 micro-batches overflow" + ", too" * applied)

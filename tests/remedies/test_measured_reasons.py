@@ -370,3 +370,10 @@ def test_evaluation_data_that_are_unlike_are_what_to_look_at(unlike: bool) -> No
     found = {"memorising": {"evaluation": 12.0, "constant": 1.0} | ({"unlike": True} if unlike else {})}
     said = lines(Evidence("memorising", found, ratios=[2e-3] * 5, attempts=200, planned=200))
     assert ("prepared alike" in said) == unlike and ("belong together" in said) != unlike
+
+
+@pytest.mark.parametrize("gap", [0.13, None])
+def test_dropout_is_to_be_lowered_where_training_is_far_worse_than_evaluations(gap: float | None) -> None:
+    found = {"not_learning": {"constant": 1.38} | ({"training": gap} if gap else {})}
+    said = lines(Evidence("not_learning", found, ratios=[2e-3] * 5, attempts=200, planned=200))
+    assert said.startswith("lower the dropout") == bool(gap)

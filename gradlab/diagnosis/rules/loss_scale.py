@@ -153,7 +153,8 @@ class OverflowFP16(Rule):
             return None
         rate, sums, start = self.causes
         many, of = run.initial_overflows or (0, 0)
-        initially = f"; with the initial weights {many} of {of} micro-batches overflow, too" if many else ""
+        too = ", too" * (run.history.applied > 0)  # else these are the weights that the run has
+        initially = f"; with the initial weights {many} of {of} micro-batches overflow{too}" if many else ""
         found = self.found("critical", f"{o}{initially}", None, module=o.module, output=o.output_max)
         found.evidence |= {"initial_overflows": many} if many else {}
         found.causes = [start, sums, *[rate] * run.worsened] if run.bad_at_first else [rate, sums]

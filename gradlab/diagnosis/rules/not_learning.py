@@ -39,6 +39,15 @@ def follows(run: FinishedRun) -> bool:
     return often and told > max(0.0, (run.constant - run.history.end[0]) / 2)
 
 
+def training_alone(run: FinishedRun) -> float:
+    """By how much the last losses are further above their constant answer's than the last evaluation; 0: not much."""
+    evaluated, (end, error) = [v for v in run.history.evaluations if math.isfinite(v)], run.history.end
+    if run.constant is None or run.eval_constant is None or run.constant_found or not evaluated:
+        return 0.0
+    gap = (end - run.constant) - (evaluated[-1] - run.eval_constant)
+    return gap if gap > max(run.learning * run.constant, 3 * error) else 0.0
+
+
 @rule("stalled", position=190)
 @dataclass
 class Stalled(Rule):
@@ -236,6 +245,10 @@ class NotLearning(Rule):
         elif usual == usual:
             still = run.steady and run.constant is not None and h.end[0] > run.constant
             found.causes = [*([SLOW] if still else []), *others]
+            if gap := training_alone(run):
+                of = "its last losses are further above a constant answer's than the last evaluation"
+                found.causes = [f"what only training does, as dropout: {of}, by {gap:.2g}", *found.causes]
+                found.evidence["training"] = gap
         return found
 
 

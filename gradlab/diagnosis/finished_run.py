@@ -97,7 +97,7 @@ class FinishedRun(LossCourse):
             if self.constant is not None:  # then that is what an end is compared with
                 began, end = max(began, math.fsum(first) / len(first)), h.end[0]
                 noise = noise if self.constant_found else 0.0
-            scale = began - self.constant if self.constant is not None and self.constant_found else began
+            scale = began - (self.constant if self.constant is not None and self.constant_found else self.lowest)
             if began - end > max(self.learning * abs(scale), noise):
                 return True
         return self.evaluates_below_first
@@ -114,16 +114,17 @@ class FinishedRun(LossCourse):
         for first in (h.first[: self.window], h.first[:5]):
             if len(first) > 1 and h.finite >= 2 * len(first):
                 began, noise = statistics.fmean(first), 3 * statistics.stdev(first) / len(first) ** 0.5
-                if began - last[0] > max(self.learning * abs(began), noise):
+                if began - last[0] > max(self.learning * abs(began - self.lowest), noise):
                     return True
         return False
 
     def better(self, loss: float, constant: float, error: float | None = None) -> bool:
         """Whether a loss is below that of a constant answer by enough to count as learnt.
 
-        By the fraction `learning` of it. Where zero may mean nothing, by more than the noise, and by that fraction of
-        the fall to the constant or of its loss, whichever is less: outputs of wild scale begin with a large fall. Of a
-        fall that is less than batches differ, by that fraction of how much they do.
+        By the fraction `learning` of it, as far as it is above the lowest loss that there can be. Where zero may mean
+        nothing, by more than the noise, and by that fraction of the fall to the constant or of its loss, whichever is
+        less: outputs of wild scale begin with a large fall. Of a fall that is less than batches differ, by that
+        fraction of how much they do.
 
         error: of the loss; None: that of the last ones.
         """
@@ -132,7 +133,7 @@ class FinishedRun(LossCourse):
             scale = min(fall, abs(constant))
             noise = self.history.end[1] if error is None else error
             return loss < constant - max(3 * noise, self.learning * scale)
-        return loss <= (1 - self.learning) * constant
+        return loss <= constant - self.learning * (constant - self.lowest)
 
     def evaluates_better(self, loss: float, constant: float) -> bool:
         """The same of an evaluation: it is of the samples of which the constant answer's loss is.

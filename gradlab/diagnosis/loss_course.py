@@ -60,6 +60,12 @@ class LossCourse(Measurements):
         return f"{have}, fewer than {2 * self.window}"
 
     @property
+    def lowest(self) -> float:
+        """The lowest loss that there can be, where it is known and below that of a constant answer; else 0."""
+        known = self.constant is not None and self.eval_constant is not None and not self.constant_found
+        return self.floor if known and self.floor < min(self.constant, self.eval_constant) else 0.0  # type: ignore
+
+    @property
     def targets_outgrew_loss(self) -> bool:
         """Whether the targets have grown, as in a curriculum, and the loss has halved relative to their size.
 

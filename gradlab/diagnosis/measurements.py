@@ -69,6 +69,8 @@ class Measurements:
     """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
     eval_constant: float | None = None
     """The same on the data of the evaluations; None: as on the training data."""
+    floor: float = 0.0
+    """The lowest loss that there can be, as far as known: above zero where targets are shares, as smoothed labels."""
     constants_of_terms: Mapping[str, float] = field(default_factory=dict)
     """Loss of the best constant answer to single terms of the loss, where it was found."""
     constant_found: bool = False

@@ -29,6 +29,10 @@ ROOM = 2 / 3
 """Of the rate with which a run would have come to its end in the same time to the overflow."""
 SPREAD = 1e3
 """Of the gradient's norm over a run, with which no one rate of SGD has updates of usual size throughout."""
+HIGHER = 2.0
+"""Times a rate below which another is hardly higher."""
+LONGER = 4
+"""Times a run that learns too slowly is made longer, at a rate that cannot be higher."""
 HIGH_MOMENTUM = 0.95
 """Above those in use, of 0.9 mostly, where a run explodes."""
 
@@ -160,9 +164,16 @@ def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def too_slow(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Where something is learnt, at updates that are no smaller than usual ones may be."""
-    if e.found.get("not_learning", {}).get("slow") and e.usual_ratio >= SMALL_UPDATE:
-        yield rate(e, c, min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and evaluations fell to the last")
+    """Where something is learnt, at updates that are no smaller than usual ones may be; or longer, at this rate."""
+    if not (e.found.get("not_learning", {}).get("slow") and e.usual_ratio >= SMALL_UPDATE):
+        return
+    factor, why = min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and evaluations fell to the last"
+    if factor >= HIGHER:
+        yield rate(e, c, factor, why)
+    else:
+        updates = {} if c.trainer.updates is None else {"trainer.updates": LONGER * c.trainer.updates}
+        made = {"trainer.epochs": LONGER * c.trainer.epochs, **updates}
+        yield setting("trainer.epochs", f"evaluations fell to the last: {LONGER} times as long", made)
 
 
 def smaller_eps(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -50,7 +50,7 @@ from gradlab.train.pretraining import pretrained
 from gradlab.train.samples import samples_of
 from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
-from gradlab.update.adam import Adam, AdamW
+from gradlab.update.adam import unbounding_betas
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
 from gradlab.update.stepping import keeps_second_moments
@@ -225,6 +225,11 @@ class Job(Sink):
         except (RuntimeError, ValueError, TypeError, IndexError):
             return None, {}, False
 
+    def floor(self) -> float:
+        """The lowest loss that the training set allows, as far as known."""
+        split = self.trainer.data.train
+        return 0.0 if isinstance(split, Loader) else self.trainer.loss.floor(lambda: targets_of(split))
+
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
         """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
         run, precision = self.trainer, self.config.precision
@@ -248,7 +253,7 @@ class Job(Sink):
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
             eps=raised_eps(self.config),
-            betas=unbounding_betas(self.config),
+            betas=unbounding_betas(self.config.optimizer),
             second_moments=keeps_second_moments(run.update.optimizer),
             noise=self.config.noise.norm(
                 outcome.applied, sum(p.numel() for p in run.module.parameters() if p.requires_grad)
@@ -264,6 +269,7 @@ class Job(Sink):
             constant=constant,
             eval_constant=eval_constant,
             constants_of_terms=of_terms,
+            floor=self.floor(),
             constant_found=run.loss.constant_sought,
             constant_chosen=is_chosen,
             summed=run.loss.summed or run.loss.reduction == "sum",
@@ -276,13 +282,6 @@ def raised_eps(config: Config) -> float:
     """The optimizer's eps where it is above its default, below which gradients are what is small; else 0."""
     given, default = (getattr(o, "eps", 0.0) for o in (config.optimizer, type(config.optimizer)))
     return given if given > default else 0.0
-
-
-def unbounding_betas(config: Config) -> tuple[float, float] | None:
-    """Adam's, where the mean of gradients outlives that of their squares so far that a step may be of any size."""
-    o = config.optimizer
-    above = isinstance(o, Adam | AdamW) and o.beta1 > o.beta2**0.5
-    return (o.beta1, o.beta2) if above else None
 
 
 def builds(config: Config, folder: Path, world: World) -> bool:

@@ -88,3 +88,12 @@ class AdamW(AdamOption):
     def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         params.mul_(column(1.0 - lr * self.weight_decay))
         super().move_(params, grads, moments, lr, applied)
+
+
+def unbounding_betas(o: OptimizerOption) -> tuple[float, float] | None:
+    """Adam's, where the mean of gradients outlives that of their squares so far that a step may be of any size.
+
+    A gradient has decayed to beta1^n in the one and to beta2^n in the other, whose root divides the step.
+    """
+    above = isinstance(o, Adam | AdamW) and o.beta1 > o.beta2**0.5
+    return (o.beta1, o.beta2) if above else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, log
 from typing import Any, ClassVar
 
 import torch
@@ -99,6 +99,10 @@ class Loss:
         A model that is no better has learnt nothing from its inputs. targets: all of a data set, in pieces.
         """
         return None
+
+    def floor(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float:
+        """The lowest mean loss that there can be, as far as known: that of targets that are shares is above zero."""
+        return 0.0
 
     def best_constant(self, split: str, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
         """`constant` of a split of the data that this loss was resolved for, computed once."""
@@ -205,6 +209,12 @@ class CrossEntropy(Loss):
         share = share[share > 0]
         return -(share * share.log()).sum().item()
 
+    def floor(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float:
+        """The entropy of what label smoothing makes of a class."""
+        rest = self.label_smoothing / self.classes if self.label_smoothing else 0.0
+        shares = [1 - self.label_smoothing + rest, *[rest] * (self.classes - 1)] if rest else []
+        return -sum(share * log(share) for share in shares)
+
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         return super().correct(outputs, self.padded(targets))
 
@@ -262,6 +272,11 @@ class BinaryCrossEntropy(Loss):
         """The entropy of the mean of each target."""
         mean = torch.cat(list(targets)).double().mean(0)
         return torch.nn.functional.binary_cross_entropy(mean, mean).item()
+
+    def floor(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float:
+        """The mean entropy of the targets, which is 0 of labels."""
+        each = torch.cat(list(targets())).double()
+        return torch.nn.functional.binary_cross_entropy(each, each).item()
 
 
 @option("loss", "auto")

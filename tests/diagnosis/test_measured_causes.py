@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from helpers import composed
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, verdict
 from test_true_sentences import told
@@ -13,7 +14,8 @@ from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
-from gradlab.runs.job import unbounding_betas
+from gradlab.update.adam import unbounding_betas
+from gradlab.update.loss import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 
 SATURATED = Inspection([ActivationOutput("a", "Tanh", 0.99, None)], 160)
 FROM_AFAR = [1000.0 - i for i in range(200)]
@@ -155,9 +157,9 @@ def test_a_step_has_no_bound_where_squares_are_forgotten_before_gradients(
     betas: tuple[float, float], unbounded: bool
 ) -> None:
     given = [f"optimizer.beta{i}={beta}" for i, beta in enumerate(betas, 1)]
-    assert unbounding_betas(to_config(composed("optimizer=adam", *given))) == (betas if unbounded else None)
+    assert unbounding_betas(to_config(composed("optimizer=adam", *given)).optimizer) == (betas if unbounded else None)
     lion = to_config(composed("optimizer=lion", "optimizer.beta1=0.99", "optimizer.beta2=0.3"))
-    assert unbounding_betas(lion) is None, "it has signs in place of squares"
+    assert unbounding_betas(lion.optimizer) is None, "it has signs in place of squares"
 
 
 @pytest.mark.parametrize("ratio", [0.5, 23.0])
@@ -217,3 +219,27 @@ def test_the_weights_of_a_run_without_an_update_are_the_initial_ones(applied: bo
     known = {"overflow": o, "initial_overflows": (8, 8), "fp16_forward": True, "dynamic_loss_scale": True}
     said = told(verdict(lines, **known, **FAILED), "overflow_fp16").sentence
     assert said.endswith("8 of 8 micro-batches overflow" + ", too" * applied)
+
+
+@pytest.mark.parametrize(("end", "learnt"), [(1.3853, True), (1.38625, False)])
+def test_a_loss_that_cannot_fall_far_is_learnt_by_part_of_the_way(end: float, learnt: bool) -> None:
+    """Of labels that are smoothed by 0.97, 5% of a constant answer's loss cannot be reached by any model."""
+    loss = CrossEntropy(label_smoothing=0.97)
+    loss.classes = 4
+    floor = loss.floor(lambda: ())
+    assert floor == pytest.approx(1.3849, abs=1e-4)
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        stream.observe(line(i, 1.3863 if i < 60 else end + 0.002 * (-1) ** i))
+        if i % 50 == 0:
+            stream.observe({"eval/loss": end, "eval/accuracy": 0.8})
+    found = diagnose(stream, Measurements(constant=1.3863, eval_constant=1.3863, floor=floor))
+    assert (found.verdict == "healthy") == learnt == found.learns
+    assert diagnose(stream, Measurements(constant=1.3863, eval_constant=1.3863)).verdict == "not_learning"
+
+
+def test_the_lowest_loss_of_targets_that_are_shares_is_their_entropy() -> None:
+    labels, shares = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [0.5]])
+    assert BinaryCrossEntropy().floor(lambda: [labels]) == 0
+    assert BinaryCrossEntropy().floor(lambda: [shares]) == pytest.approx(math.log(2))
+    assert CrossEntropy().floor(lambda: ()) == 0 == MeanSquaredError().floor(lambda: [shares])

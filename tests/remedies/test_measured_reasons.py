@@ -377,3 +377,18 @@ def test_dropout_is_to_be_lowered_where_training_is_far_worse_than_evaluations(g
     found = {"not_learning": {"constant": 1.38} | ({"training": gap} if gap else {})}
     said = lines(Evidence("not_learning", found, ratios=[2e-3] * 5, attempts=200, planned=200))
     assert said.startswith("lower the dropout") == bool(gap)
+
+
+@pytest.mark.parametrize(
+    ("largest", "given", "made"),
+    [
+        (2e-3, (), ["optimizer.lr=0.005"]),
+        (9e-3, (), ["trainer.epochs=20"]),
+        (9e-3, ("trainer.updates=300",), ["trainer.epochs=20", "trainer.updates=1200"]),
+    ],
+)
+def test_a_run_that_falls_to_the_end_is_longer_where_no_rate_is_higher(
+    largest: float, given: Sequence[str], made: list[str]
+) -> None:
+    e = Evidence("not_learning", {"not_learning": {"slow": True}}, ratios=[1e-3] * 5 + [largest], planned=500)
+    assert changed(e, "optimizer=adam", "optimizer.lr=0.001", *given)[0] == made

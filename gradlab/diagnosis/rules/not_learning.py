@@ -39,6 +39,11 @@ def follows(run: FinishedRun) -> bool:
     return often and told > max(0.0, (run.constant - run.history.end[0]) / 2)
 
 
+def part(loss: float, constant: float, floor: float) -> float:
+    """What is left of the way from a constant answer's loss to the lowest that there can be."""
+    return (loss - floor) / (constant - floor)
+
+
 def training_alone(run: FinishedRun) -> float:
     """By how much the last losses are further above their constant answer's than the last evaluation; 0: not much."""
     evaluated, (end, error) = [v for v in run.history.evaluations if math.isfinite(v)], run.history.end
@@ -163,7 +168,7 @@ class NotLearning(Rule):
             sentence += best_evaluation(run) * (best_evaluation(run) not in sentence)
             seen |= {"evaluation": level, "evaluation_constant": against}
         doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
-        close = min(level / against, (end + doubt) / constant) > 1 - self.reach
+        close = min(part(level, against, run.lowest), part(end + doubt, constant, run.lowest)) > 1 - self.reach
         severe = not run.beats_constant_anywhere if run.constant_found else close
         found = self.found("critical" if severe else "warning", sentence, **seen)
         if run.decayed is not None:

@@ -95,5 +95,4 @@ def unbounding_betas(o: OptimizerOption) -> tuple[float, float] | None:
 
     A gradient has decayed to beta1^n in the one and to beta2^n in the other, whose root divides the step.
     """
-    above = isinstance(o, Adam | AdamW) and o.beta1 > o.beta2**0.5
-    return (o.beta1, o.beta2) if above else None
+    return (o.beta1, o.beta2) if isinstance(o, Adam | AdamW) and o.beta1 > o.beta2**0.5 else None

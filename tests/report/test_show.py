@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import made
 import pytest
 from forked import Commands
 from helpers import environment
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from gradlab.base.json_lines import Lines
 from gradlab.report.terminal.braille import LABEL, Plot, draw
+from gradlab.report.terminal.charts import plots
+from gradlab.runs.record import RunRecord
 from gradlab.show import main
 
 SMALL = ("trainer.progress=none", "trainer.epochs=1", "data.samples=640", "hydra.run.dir=r")
@@ -154,3 +157,16 @@ def test_no_colour_and_no_terminal_are_plain(ran: tuple[Path, str]) -> None:
     shown = subprocess.run(command, env=environment() | {"PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=100)
     assert shown.returncode == 0, shown.stderr
     assert b"\x1b" not in shown.stdout and shown.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("clip", "coefficient", "before"), [("none", 1.0, False), ("norm", 1.0, True), ("none", 0.5, True)]
+)
+def test_a_norm_is_before_clipping_where_there_is_any(
+    tmp_path: Path, clip: str, coefficient: float, before: bool
+) -> None:
+    """Also in a loop of one's own, of which no configuration tells."""
+    steps = [made.line(i, 2.0) | {"clip/coefficient": coefficient} for i in range(1, 9)]
+    folder = made.run(tmp_path / "run", steps, made.diagnosis(), choices=f"      clip: {clip}\n")
+    title = plots(RunRecord(folder))[1].title
+    assert title.startswith("gradient norm") and ("before clipping" in title) == before

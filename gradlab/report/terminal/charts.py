@@ -16,7 +16,9 @@ def plots(run: RunRecord) -> list[Plot]:
     xs = [line["attempt"] for line in updates]
     skipped = [line["attempt"] for line in updates if line["update/skipped"]]
     found = []
-    for name, title in (("train/loss", "loss"), ("grad/norm", "gradient norm before clipping")):
+    clips = run.choices.get("clip", "none") != "none" or any(line.get("clip/coefficient", 1.0) < 1 for line in updates)
+    norm = "gradient norm" + " before clipping" * clips
+    for name, title in (("train/loss", "loss"), ("grad/norm", norm)):
         ys = [line[name] for line in updates]
         bad = [x for x, y in zip(xs, ys, strict=True) if not math.isfinite(y)]
         log = spread(ys)

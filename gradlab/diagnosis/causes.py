@@ -63,10 +63,14 @@ def scaled(run: FinishedRun, finding: Finding) -> None:
     if finding.code not in SCALED:
         return
     if run.input_size >= WILD:
-        finding.causes = [f"inputs of wild scale: usually {run.input_size:.2g}", *([] if units else finding.causes)]
+        inputs = f"inputs of wild scale: up to {run.input_size:.2g} (the median of a batch)"
+        finding.causes = [inputs, *([] if units else finding.causes)]
         finding.evidence["input_size"] = run.input_size
     if run.target_size >= WILD and not units:
-        finding.causes = [f"targets of wild scale: usually {run.target_size:.2g}", *finding.causes]
+        finding.causes = [
+            f"targets of wild scale: up to {run.target_size:.2g} (the median of a batch)",
+            *finding.causes,
+        ]
         finding.evidence["target_size"] = run.target_size
 
 

@@ -106,7 +106,7 @@ def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("input_size"):
-        yield code("inputs", NORMALISED, f"the first layer is usually given up to {size:.2g}")
+        yield code("inputs", NORMALISED, f"the first layer is given up to {size:.2g} (the median of a batch)")
 
 
 def rounded_inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -118,7 +118,8 @@ def rounded_inputs(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("target_size"):
-        what, why = "subtract the mean of the targets, and divide by their spread", f"their usual size is {size:.2g}"
+        what = "subtract the mean of the targets, and divide by their spread"
+        why = f"they are of up to {size:.2g} (the median of a batch)"
         if e.verdict == "saturated_units":
             last = e.found[e.verdict].get("module") or "the last activation"
             what = f"scale the targets to what {last} can return, or leave {last} out"

@@ -72,7 +72,7 @@ def test_a_single_sample_that_spoils_a_run_is_the_verdict_and_named(
 def test_where_all_inputs_are_of_wild_scale_no_sample_is_at_fault(tmp_path: Path) -> None:
     told = ended(tmp_path, Regression(16, 1e4, bad=tuple(range(250))), "optimizer=sgd", "optimizer.lr=0.02")
     cause = next(f["causes"][0] for f in told["findings"] if f["code"] == told["verdict"])
-    assert told["verdict"] != "bad_batch" and cause.startswith("inputs of wild scale: usually ")
+    assert told["verdict"] != "bad_batch" and cause.startswith("inputs of wild scale: ")
     assert (
         told["remedies"][0]["lines"]
         == "subtract the mean of the inputs, feature by feature, and divide by their spread"

@@ -129,7 +129,7 @@ class SaturatedUnits(Units):
         found.causes = [cause for cause in self.causes if not known[cause]]
         i = run.inspection
         if i and i.activations[-1] is module and run.target_size > BEYOND * i.output_bound:
-            targets = f"targets, usually of up to {run.target_size:.3g}"
+            targets = f"targets of up to {run.target_size:.3g} (the median of a batch)"
             found.causes = [f"{targets}, beyond what {module.operation} can return"]  # at any rate
             found.evidence["target_size"] = run.target_size
         if not found.causes and not run.input_size >= WILD and run.times_constant > NotLearning.far:

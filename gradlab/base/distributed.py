@@ -99,5 +99,6 @@ def world() -> World:
 
 def leave() -> None:
     """Leave the process group, if this process is in one."""
-    if "torch.distributed" in sys.modules and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    group = sys.modules.get("torch.distributed")  # an import that was interrupted must not begin again
+    if group is not None and getattr(group, "is_initialized", bool)():
+        group.destroy_process_group()

@@ -21,8 +21,10 @@ def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
     at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
     if count == 1:
         return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
-    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {count}"
-    return f"{said} that were measured, and by {largest:.2g} at most"
+    said = (
+        f"{at}the {count} updates that were measured {moved} the weights by {usual:.2g} times their norm in the median"
+    )
+    return f"{said}, and by {largest:.2g} at most"
 
 
 def without_largest(history: History) -> str:

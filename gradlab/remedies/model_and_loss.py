@@ -57,6 +57,10 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Weights that begin off by a factor: all of a deep model's, or one layer's among the others."""
     sizes = [s for s in e.sizes.values() if s > 0]
     if not sizes:
+        if e.sizes:
+            why = "they begin at zero, and of a product of two such weights neither gets a gradient"
+            yield named("he_init", why)
+            yield code("initial weights", "begin with all weights different from zero (torch.nn.init.normal_)", why)
         return
     middle, usual = statistics.median(sizes), math.sqrt(2)
     for name in (n for n, size in e.sizes.items() if n in e.recurrent and size > RECURRENT):

@@ -109,6 +109,9 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     The rate comes last where some of the training data is learnt with it, or it was only too high for a while.
     """
     found = e.found.get("not_learning", {})
+    if found.get("weights_of_zero"):  # no rate helps these
+        yield from initial_sizes(e, c)
+        return
     large = max(e.usual_ratio, e.largest_ratio / 10) > LARGE_UPDATE and "times" not in found
     lower, late = [lower_rate] if large or found.get("taken") else [], not large or found.get("some")
     for maker in (

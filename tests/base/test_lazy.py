@@ -4,9 +4,11 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from gradlab.base import distributed
 from gradlab.base.lazy import import_uncollected
 
 
@@ -76,3 +78,13 @@ assert vars(asked)["__dynamo_disable"] is not asked, "the compiler leaves it out
 def test_the_compiler_is_loaded_once_something_is_compiled() -> None:
     ended = subprocess.run([sys.executable, "-c", OPTIMIZED_THEN_COMPILED], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_leaving_the_process_group_begins_no_import_that_was_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError("imported twice")
+
+    monkeypatch.setattr(distributed, "torch", Interrupted())
+    monkeypatch.setitem(sys.modules, "torch.distributed", ModuleType("torch.distributed"))
+    distributed.leave()

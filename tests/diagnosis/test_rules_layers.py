@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, line, overflow, run, seen, spike, verdict
 
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
-from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
@@ -91,6 +92,18 @@ def test_vanishing_over_time_is_of_the_whole_run() -> None:
     assert "vanishing" not in {f.code for f in diagnose(stream).findings}
 
 
+@pytest.mark.parametrize(
+    ("kind", "operation", "flat"), [("RNN", "relu", False), ("Cell", "tanh", True), ("LSTM", "", True)]
+)
+def test_steps_through_relu_do_not_vanish_by_a_sigmoid(kind: str, operation: str, flat: bool) -> None:
+    stream = MetricStream(Thresholds(), NAMES)
+    for i in range(100):
+        stream.observe(line(i, 2.0), {"grad/layer": EVEN, "time/ratio": [1e6]})
+    seen = Inspection([ActivationOutput("rnn", kind, None, 0.1, operation=operation)])
+    found = one(diagnose(stream, Measurements(inspection=seen)), "vanishing")
+    assert found is not None and any("sigmoid" in cause for cause in found.causes) == flat and found.causes
+
+
 def test_vanishing_cannot_be_checked_in_a_short_run_or_with_one_layer() -> None:
     assert "vanishing" in recorded([STEEP] * 39).unchecked and "vanishing" in recorded([STEEP] * 40).checked
     assert (
@@ -146,8 +159,8 @@ def test_large_updates_are_a_fault_only_where_they_are_usual_and_the_run_is_lost
     for i in range(100, 300):
         stream.observe(line(i, 2.0) | {"update/ratio": math.nan})
     told = {f.code: f.sentence for f in diagnose(stream).findings}["update_too_large"]
-    measured = "by 0.01 times their norm, the median of 100 that were measured, and by 0.5 at most"
-    assert told == f"updates moved the weights {measured}", "weights that are lost have none"
+    measured = "the 100 updates that were measured moved the weights by 0.01 times their norm in the median"
+    assert told == f"{measured}, and by 0.5 at most", "weights that are lost have none"
 
 
 def test_a_live_lock_is_of_skipped_updates_in_a_row() -> None:

@@ -72,13 +72,19 @@ def test_a_norm_that_grows_all_the_time_has_no_single_outliers() -> None:
     assert told(found, "spike").sentence.startswith("after the first 39 updates one gradient norm is far outside")
 
 
+def test_norms_are_single_among_those_after_updates_that_were_too_few_also_with_skipped_ones() -> None:
+    norms = [*[math.inf] * 5, *[1.0] * 37, 500.0, *[1.0] * 21, 50.0, *[1.0] * 34]
+    lines = [line(i, v, n, skipped=math.isinf(n)) for i, (v, n) in enumerate(zip(FALLING, norms, strict=False), 1)]
+    assert told(verdict(lines), "spike").sentence.startswith("after the first 44 updates one gradient norm is far")
+
+
 @pytest.mark.parametrize("ratios", [[0.5], [0.5, 1.5], [0.2, 0.3, 9.0]])
 def test_the_size_of_updates_is_of_those_that_were_measured(ratios: list[float]) -> None:
     stream = MetricStream(Thresholds(), NAMES)
     for i in range(60):
         stream.observe(line(i + 1, 2.0) | ({"update/ratio": ratios[i]} if i < len(ratios) else {}))
     said = told(diagnose(stream), "update_too_large").sentence
-    assert "measured" in said and (str(len(ratios)) in said or "one update" in said)
+    assert ("the one update" if len(ratios) == 1 else f"the {len(ratios)} updates") + " that w" in said
     assert f"{max(ratios):.2g}" in said
 
 
@@ -144,7 +150,7 @@ def test_the_largest_update_is_that_of_all_that_were_measured_in_a_long_run() ->
     for i in range(1, 2001):
         stream.observe(line(i, 2.0) | {"update/ratio": 7.7 if i == 1002 else 0.2})
     found = told(diagnose(stream), "update_too_large")
-    assert "7.7 at most" in found.sentence and "of 2000" in found.sentence and found.evidence["largest"] == 7.7
+    assert "7.7 at most" in found.sentence and "the 2000 updates" in found.sentence and found.evidence["largest"] == 7.7
 
 
 def test_a_norm_that_falls_in_between_does_not_grow_throughout() -> None:
@@ -247,6 +253,18 @@ def test_units_that_are_given_the_same_for_every_sample_are_not_what_is_wrong() 
     found = told(verdict(lines, inspection=Inspection(seen, 160), constant=2.0), "not_learning")
     assert "what goes into head.1 (ReLU) is the same for every one of 160 samples" in found.sentence
     assert found.causes[0].startswith("a mask that is inverted") and found.severity == "critical"
+
+
+@pytest.mark.parametrize(("norms", "zero"), [([0.0, 0.0, 0.0], True), ([0.1, 0.0, 0.0], False)])
+def test_weights_of_zero_alone_are_why_nothing_of_an_input_gets_any_further(norms: list[float], zero: bool) -> None:
+    names = ["a.weight", "a.bias", "b.weight"]
+    stream = MetricStream(Thresholds(), names)
+    for i in range(1, 101):
+        stream.observe(line(i, 2.0), {"grad/layer": [1.0] * 3, "param/norm": norms, "update/norm": norms})
+    seen = Inspection([ActivationOutput("relu", "ReLU", None, 0.5, same=True)], 160)
+    known = Measurements(header={"names": names, "shapes": [[4, 3], [4], [2, 4]]}, inspection=seen, constant=2.0)
+    found = told(diagnose(stream, known), "not_learning")
+    assert (found.causes == ["initial weights of zero"]) == zero == ("weights_of_zero" in found.evidence)
 
 
 def test_layers_that_no_gradient_reaches_do_not_vanish() -> None:

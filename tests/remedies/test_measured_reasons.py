@@ -126,6 +126,14 @@ def test_a_gradient_that_never_was_there_is_not_the_rates_fault(
     assert changed(Evidence("zero_gradient", {"zero_gradient": {}}, weights=3.0, planned=500)) != []
 
 
+@pytest.mark.parametrize("zero", [True, False])
+def test_no_rate_and_no_mask_is_at_fault_where_all_weights_begin_at_zero(zero: bool) -> None:
+    found = {"same": "relu", **({"weights_of_zero": True} if zero else {})}
+    sizes = {"a.weight": 0.0, "b.weight": 0.0 if zero else 1.0}
+    e = Evidence("not_learning", {"not_learning": found}, ratios=[0.2] * 5, sizes=sizes, planned=500)
+    assert (changed(e) == []) == zero == ("all weights different from zero" in lines(e)) != ("a mask" in lines(e))
+
+
 @pytest.mark.parametrize("verdict", ["not_learning", "memorising"])
 def test_probabilities_and_outputs_that_cannot_reach_the_targets_need_no_other_rate(verdict: str) -> None:
     softmax = tries(Evidence(verdict, {verdict: {"probabilities": True}}, ratios=[3e-3] * 5, planned=500), *CUSTOM)

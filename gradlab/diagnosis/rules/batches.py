@@ -205,7 +205,7 @@ class BadBatch(Rule):
         samples = run.samples[bad[0].attempt]
         when = "in" if bad[0].attempt == at else "after"
         sentence = f"the run failed {when} update {bad[0].attempt}; {named(samples)}"
-        evidence = {"count": 1, "samples": like(run, samples)}
+        evidence = {"count": 1, "samples": like(run, samples), "update": bad[0].attempt}
         return self.found("critical", sentence, bad[0].attempt, **evidence)
 
     def unable(self, run: FinishedRun) -> str | None:

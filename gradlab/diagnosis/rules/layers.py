@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
@@ -19,6 +19,9 @@ from gradlab.diagnosis.series import Samples
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, progress
 from gradlab.update.layers import late_to_early_ratio
+
+if TYPE_CHECKING:
+    from gradlab.diagnosis.inspection import ActivationOutput
 
 GATED = ("LSTM", "GRU")
 """Modules, and their cells, that have gates."""
@@ -44,6 +47,12 @@ def paths(run: FinishedRun) -> dict[str, bool]:
     """Whether the model has what carries a gradient through many layers; as far as known."""
     i = run.inspection
     return {"residual connections": bool(i and i.residual), "normalisation": bool(i and i.normalised)}
+
+
+def flattens(activation: ActivationOutput) -> bool:
+    """Whether its slope falls towards zero at both ends."""
+    by_name = re.search("sigm|tanh", activation.operation.lower())
+    return activation.saturated is not None or bool(by_name) or activation.kind.removesuffix("Cell") in GATED
 
 
 @rule("vanishing", position=130)
@@ -118,6 +127,8 @@ class Vanishing(Rule):
             found = self.found("critical", sentence, None, late_to_early_time=time)
             found.causes = [c for c in found.causes if "residual" not in c]  # they are between layers
             seen = run.inspection.activations if run.inspection is not None else []
+            if run.inspection is not None and not any(map(flattens, seen)):  # as of ReLU
+                found.causes = [c for c in found.causes if "sigmoid" not in c]
             found.evidence |= {"gated": True} if any(m.kind.removesuffix("Cell") in GATED for m in seen) else {}
             return found
         return None
@@ -160,8 +171,7 @@ class Vanishing(Rule):
             if saturated >= ALL:
                 return [SATURATED]
             causes = [SATURATED, *causes] if saturated >= Units.fraction else causes
-            flat = any(m.saturated is not None or re.search("sigm|tanh", m.operation.lower()) for m in seen)
-            causes = [c for c in causes if flat or "sigmoid" not in c]
+            causes = [c for c in causes if any(map(flattens, seen)) or "sigmoid" not in c]
         if run.sizes:
             of_weights, middle = [c for c in causes if "initial" in c], statistics.median(run.sizes)
             others = [c for c in causes if "initial" not in c]

@@ -182,12 +182,16 @@ class Spike(Rule):
     def begin(self) -> None:
         self.first: tuple[int, float, float, int] | None = None
         self.largest = (0.0, 0)
+        self.without = 0  # attempts before there were enough to compare with, skipped ones included
         self.reached = 0.0  # the largest of the others since then
         self.count = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         norm, recent = line["grad/norm"], history.norms.values
-        if len(recent) < 2 * history.window or not math.isfinite(norm):
+        if len(recent) < 2 * history.window:
+            self.without = line["attempt"]
+            return
+        if not math.isfinite(norm):
             return
         usual, lately = history.norms.median, [*recent][-history.window - 1 : -1]
         far = norm > self.factor * max(usual, median(sorted(lately)))  # of the latest, too: else the norm has grown
@@ -205,7 +209,7 @@ class Spike(Rule):
             return None
         at, norm, usual, known = self.first
         many = f"{self.count} gradient norms are" if self.count > 1 else "one gradient norm is"
-        sentence = f"after the first {2 * run.window - 1} updates {many} far outside of the usual range, "
+        sentence = f"after the first {self.without} updates {many} far outside of the usual range, "
         sentence += f"{'the first ' * (self.count > 1)}at update {at}: "
         sentence += f"{norm:.3g} where the latest {known} have a median of {usual:.3g}{run.samples_of(at)}"
         largest, where = self.largest

@@ -210,6 +210,8 @@ class NotLearning(Rule):
             found.causes = ["initial weights that are too small: what goes in shrinks at every layer"] * small
             found.causes += ["a mask that is inverted, or a layer whose output does not depend on its input"]
             found.evidence["same"] = m.name
+            if run.sizes and not any(run.sizes):  # nothing passes them, whatever else there is
+                found.causes, found.evidence["weights_of_zero"] = ["initial weights of zero"], True
             return found
         if names := self.never_reached(run):
             first = ", ".join(names[:3]) + f" and {len(names) - 3} more"

@@ -180,6 +180,12 @@ def test_ordinary_updates_rule_the_rate_out_only_where_the_diagnosis_does(
     assert says in found.says and found.override == override
 
 
+@pytest.mark.parametrize(("largest", "override"), [(0.05, "optimizer.lr=2.7"), (4.0, "optimizer.lr=0.02")])
+def test_ordinary_updates_after_one_that_was_far_too_large_keep_no_rate(largest: float, override: str) -> None:
+    found = update_advice([largest, 4e-4, 4e-6, 4e-4], 8.0, False, ["the learning rate is too high"])
+    assert found.override == override and (f"was {largest:g}:" in found.says) == (largest > 0.1)
+
+
 def test_a_rate_that_is_no_cause_is_not_lowered_for_being_above_the_typical() -> None:
     elsewhere = update_advice([0.007] * 25, 0.3, False, ["initial weights that are too small"])
     assert elsewhere.override is None and "look elsewhere" in elsewhere.says

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from gradlab.diagnosis.advice.line import Advice, two_digits
+from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 
 RECORDS = 3
 """Updates whose size must have been measured, every `monitor.step_every`."""
@@ -62,6 +63,11 @@ def update_advice(
             least, most = TOO_HIGH
             says = f"{updates} are ordinary, but the rate is a likely cause of what was found: {least} to {most} times"
             says, rate = f"{says} lower is {lr / most:.2g} to {lr / least:.2g}", two_digits(lr / least, up=False)
+            if (largest := max(usable)) > HEALTHY_RATIO[1]:  # the one that did the damage, perhaps
+                says = (
+                    f"{updates} are ordinary, but one that was measured was {largest:.2g}: lower the rate until it is"
+                )
+                says, rate = f"{says} {LARGE_UPDATE:g}", two_digits(lr * LARGE_UPDATE / largest, up=False)
     elif low <= usual <= high:
         says, rate = f"keep it: {updates} are healthy ({low:g} to {high:g})", lr
     elif usual > high:

@@ -20,6 +20,8 @@ from gradlab.diagnosis.wording import judged_by
 if TYPE_CHECKING:
     from gradlab.measure.samples import Sample
 
+LITTLE = 0.1
+"""Part of the way from a constant answer to the lowest loss, below which a healthy run is told beside that answer."""
 TOGETHER = 64
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
@@ -140,7 +142,10 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.need_not_fall:
         return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}"
     sentence += ", which does not count as learnt" * (not run.learns)
-    return "healthy", sentence + f"; {judged_by(run)}" * (run.constant is None)
+    if run.constant is None:
+        return "healthy", f"{sentence}; {judged_by(run)}"
+    little = run.constant > 0 and h.losses.final - run.lowest > (1 - LITTLE) * (run.constant - run.lowest)
+    return "healthy", sentence + f"; the best constant answer: {run.constant:.4g}" * little
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:

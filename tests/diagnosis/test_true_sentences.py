@@ -255,6 +255,12 @@ def test_units_that_are_given_the_same_for_every_sample_are_not_what_is_wrong() 
     assert found.causes[0].startswith("a mask that is inverted") and found.severity == "critical"
 
 
+@pytest.mark.parametrize(("end", "said"), [(0.92, True), (0.5, False)])
+def test_a_loss_that_is_little_better_than_a_constant_answer_is_told_beside_it(end: float, said: bool) -> None:
+    found = verdict([line(i, max(2.0 - i / 50, end)) for i in range(1, 121)], constant=1.0)
+    assert found.verdict == "healthy" and found.sentence.endswith("; the best constant answer: 1") == said
+
+
 @pytest.mark.parametrize(("norms", "zero"), [([0.0, 0.0, 0.0], True), ([0.1, 0.0, 0.0], False)])
 def test_weights_of_zero_alone_are_why_nothing_of_an_input_gets_any_further(norms: list[float], zero: bool) -> None:
     names = ["a.weight", "a.bias", "b.weight"]

@@ -15,7 +15,7 @@ from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
-from gradlab.diagnosis.replay.ranges import range_of
+from gradlab.diagnosis.replay.ranges import Range, range_of
 from gradlab.measure.flat_units import FlatUnits
 from gradlab.measure.rounded_off import narrow_types
 from gradlab.measure.samples import Sample, named, ranked
@@ -253,6 +253,14 @@ def test_units_that_are_given_the_same_for_every_sample_are_not_what_is_wrong() 
     found = told(verdict(lines, inspection=Inspection(seen, 160), constant=2.0), "not_learning")
     assert "what goes into head.1 (ReLU) is the same for every one of 160 samples" in found.sentence
     assert found.causes[0].startswith("a mask that is inverted") and found.severity == "critical"
+
+
+@pytest.mark.parametrize(("weight", "said"), [(1e33, " and weights of at most 1e+33"), (0.5, "")])
+def test_an_output_that_overflows_by_weights_that_have_grown_names_them(weight: float, said: str) -> None:
+    largest = {"input 1": 6e17, "weight": weight, "result": None}
+    ranges = [Range(name, [4], "float32", None, value, value, 0.0) for name, value in largest.items()]
+    o = Overflow("forward", "a", "Linear", input_max=6e17, output_max=1e50, limit=3.4e38, ranges=ranges)
+    assert str(o).endswith(f"from inputs of at most 6e+17{said}")
 
 
 @pytest.mark.parametrize(("end", "said"), [(0.92, True), (0.5, False)])

@@ -16,6 +16,8 @@ SUM = "the sum over its uses"
 """The operation that adds up the gradients of a tensor that several others are computed from."""
 RESULT = "result"
 """What was rounded to a narrower type, where the operation is the one that had computed it in a wider type."""
+NO_WEIGHTS = (RESULT, "input", "operand")
+"""First words of the names of ranges that are not of a module's own weights."""
 
 
 @dataclass
@@ -193,4 +195,7 @@ class Overflow:
         text = f"the output of {self.where} {self.fails}{self.far}"
         if self.input_max is not None and isfinite(self.input_max):
             text += f", from inputs of at most {self.input_max:.4g}"
+            weights = max((r.absmax or 0.0 for r in self.ranges if r.name.split(" ")[0] not in NO_WEIGHTS), default=0.0)
+            if weights > max(1.0, self.input_max):  # then it is they that have grown
+                text += f" and weights of at most {weights:.4g}"
         return text

@@ -109,7 +109,6 @@ def clip_advice(
         numbers |= {f"q{round(100 * q)}": quantile(norms, q) for q in (0.5, 0.9, 0.99)}
         share = f"{numbers['fraction']:.1%}" if numbers["fraction"] else "none"
         says = f"clip the outliers: {limit:g} would clip {share} of {len(norms)} updates"
-        says += ": clipping is an insurance here" * (not numbers["fraction"])
         own = clip.get("max_norm") if clip.get("name") == "norm" and clip.get("norm_type", 2) == 2 else None
         if own is not None:
             says += f"; max_norm={own:g} clipped {beyond(norms, own):.1%} of them"

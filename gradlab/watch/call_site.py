@@ -21,6 +21,10 @@ CallPath = tuple[tuple[CodeType, int, int], ...]
 
 USER, LIBRARY, INTERNAL = range(3)
 """Where a source file belongs: to the user, to an installed library, or to PyTorch and this package."""
+OWN = f"{Path(__file__).parents[1]}{os.sep}"
+"""Beginning of the names of this package's files."""
+WRAPPERS = ("_tensor.py", "overrides.py", "contextlib.py")
+"""Files of what stands around each method of a tensor."""
 ORIGINS: dict[str, int] = {}
 """File name -> USER, LIBRARY or INTERNAL, as far as it was asked for."""
 
@@ -55,6 +59,17 @@ def call_site() -> CallSite | None:
             library = frame.f_code, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return library
+
+
+def is_direct() -> bool:
+    """Whether the user's own line makes the call that is followed, and no function of PyTorch on its behalf."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OWN) and not file.endswith(WRAPPERS):
+            return origin(file) == USER
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def call_stack() -> tuple[CallSite, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,60 +14,51 @@ from gradlab.watch.graphs.loss_graph import is_packed
 
 UNLEARNT = 0.9
 """Of the error of a network that knows nothing: before its first updates one has about all of it, or more."""
-MAX_BELOW = 32
-"""Nodes between an error and what it is of at most."""
+ENDS = ("LogSoftmaxB", "SoftmaxB", "LogsumexpB", "SigmoidB", "LogSigmoidB")
+"""Beginnings of the names of nodes of probabilities."""
 
 
-def is_learnt(node: Any, value: float | None, squares: Mapping[Any, float]) -> bool:
-    """Whether an error is below that of an answer that knows nothing: all classes alike, or 0 for every value.
-
-    Where neither the graph shows the targets, nor the value of the loss the error, it is asked whether the answers are
-    certain. value: minus the mean of the error. squares: node of a difference -> mean square of the targets.
-    """
-    if is_square(node):
-        return float(node._saved_self.detach().square().mean()) < UNLEARNT * squares[inputs_of(node)[0]]
-    queue = [node]
-    for each in queue:
-        if is_packed(each):
-            return False
-        if (found := error_of(each)) is not None:
-            error, of_nothing = found
-            error = -value if value is not None and each.name() == "LogsumexpBackward0" else error
-            return error < UNLEARNT * of_nothing
-        queue += inputs_of(each) if len(queue) < MAX_BELOW else []
-    return False
-
-
-def is_square(node: Any) -> bool:
-    return bool(node.name() == "PowBackward0" and node._saved_exponent == 2)
-
-
-def error_of(node: Any) -> tuple[float, float] | None:
-    """An error, or the entropy of answers; and the same of an answer that knows nothing."""
+def is_learnt(node: Any) -> bool:
+    """Whether the error that a node is lies below that of an answer that knows nothing: all classes alike, or 0 for
+    every value."""
+    if is_packed(node):
+        return False
     name = node.name()
     if name.startswith("NllLoss"):
         given, ignored = node._saved_self.detach(), signed(node._saved_ignore_index)
-        return F.nll_loss(given, node._saved_target, ignore_index=ignored).item(), math.log(given.shape[1])
+        error = F.nll_loss(given, node._saved_target, ignore_index=ignored)
+        return error.item() < UNLEARNT * math.log(given.shape[1])
     if name.startswith("BinaryCrossEntropy"):
         loss = F.binary_cross_entropy_with_logits if "Logits" in name else F.binary_cross_entropy
-        return loss(node._saved_self.detach(), node._saved_target).item(), math.log(2)
-    if hasattr(node, "_saved_target"):
+        return loss(node._saved_self.detach(), node._saved_target).item() < UNLEARNT * math.log(2)
+    if hasattr(node, "_saved_target") and node._saved_target.is_floating_point():
         target = node._saved_target
-        return F.mse_loss(node._saved_self.detach(), target).item(), target.square().mean().item()
-    if name == "LogSoftmaxBackward0":
-        return entropy(node._saved_result.exp(), node._saved_dim)
-    if name == "SoftmaxBackward0":
-        return entropy(node._saved_result, node._saved_dim)
-    if name == "LogsumexpBackward0":
-        return entropy(node._saved_self.softmax(signed(node._saved_dim[0])), node._saved_dim[0])
-    if name == "SigmoidBackward0":
-        return entropy(torch.stack([node._saved_result, 1 - node._saved_result]), 0)
-    return None
+        return bool(F.mse_loss(node._saved_self.detach(), target) < UNLEARNT * target.square().mean())
+    return False
 
 
-def entropy(shares: Tensor, dim: int) -> tuple[float, float]:
-    each = torch.special.entr(shares.detach()).sum(signed(dim))
-    return each.mean().item(), math.log(shares.shape[signed(dim)])
+def of_nothing(node: Any) -> float:
+    """Minus the logarithm that a node of logarithms of probabilities has where all classes are alike."""
+    while node is not None and not node.name().startswith(
+        ("LogSoftmaxB", "SoftmaxB", "LogsumexpB", "SigmoidB", "LogSig")
+    ):
+        node = (inputs_of(node) or [None])[-1]
+    if node is None or "Sig" in node.name():
+        return math.log(2)
+    dim = node._saved_dim[0] if isinstance(node._saved_dim, (tuple, list)) else node._saved_dim
+    values = node._saved_self if node.name().startswith("Logsumexp") else node._saved_result
+    return math.log(values.shape[signed(dim)])
+
+
+def logarithms(node: Any) -> Tensor | None:
+    """What a node of logarithms of probabilities has returned, if it has kept it."""
+    if is_packed(node):
+        return None
+    if node.name() == "LogSoftmaxBackward0":
+        return node._saved_result.detach()  # type: ignore[no-any-return]
+    if node.name() == "LogSigmoidBackward0":
+        return F.logsigmoid(node._saved_self.detach())
+    return torch.log(node._saved_self.detach()) if node.name() == "LogBackward0" else None
 
 
 def signed(number: int) -> int:

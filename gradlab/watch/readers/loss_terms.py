@@ -67,7 +67,8 @@ class LossTerms(Reader):
                 detail = f"both sides of a ratio come of {listed(names)}: it is 1, and its gradient is zero"
                 self.found.append(("target-not-detached", ratio[0], detail))
             if (away := divergence_made_large(roots[0].grad_fn)) is not None:
-                self.found.append(("loss-reversed", site_of(away), "a divergence of Gaussians is to be small"))
+                site = turned_at(roots[0].grad_fn) or site_of(away)
+                self.found.append(("loss-reversed", site, "a divergence of Gaussians is to be small"))
             self.found += divided_again(roots[0].grad_fn)
             self.num_losses += 1
             site = penalised(roots[0].grad_fn)
@@ -202,6 +203,16 @@ def divergence_made_large(root: Any) -> Any:
     for node, sign in signs.items():
         if squares and sign < 0 and node.name() == "ExpBackward0" and signs.get(inputs_of(node)[0]) == 1:
             return node
+    return None
+
+
+def turned_at(root: Any) -> CallSite | None:
+    """The line at which the sign of a whole sum of terms is turned."""
+    node = root
+    while node is not None and len(inputs_of(node)) == 1:
+        if node.name() == "NegBackward0":
+            return site_of(node)
+        node = inputs_of(node)[0]
     return None
 
 

@@ -14,7 +14,7 @@ from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.graphs.loss_graph import MAX_NODES, is_packed, variable
-from gradlab.watch.readers.reversed_losses import DISTANCES
+from gradlab.watch.readers.error_terms import DISTANCES
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 MAX_ASKED = 8

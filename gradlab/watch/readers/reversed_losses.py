@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, is_direct
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, Reader
-from gradlab.watch.graphs.advantages import inputs_of
-from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, MAX_TERMS, PRODUCTS, REGRESSIONS, is_packed, split
-from gradlab.watch.graphs.networks_between import weight_of
-from gradlab.watch.graphs.node_lines import site_of
-from gradlab.watch.readers.class_losses import EPSILONS, TURNS, down
-from gradlab.watch.readers.learnt_errors import is_learnt, is_square
+from gradlab.watch.making_lines import made_at
+from gradlab.watch.readers.error_terms import ErrorTerm, are_learnt, error_terms, turning_site
+from gradlab.watch.readers.last_layers import Head, compares, overlap
+from gradlab.watch.readers.learnt_errors import is_learnt, of_nothing
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
-DISTANCES = {*REGRESSIONS, "L1LossBackward0"}
-BOUNDED = ("TanhBackward", "SigmoidBackward", "SoftmaxBackward")
-ERRORS = DISTANCES | {"NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0"}
-ERRORS |= {"BinaryCrossEntropyWithLogitsBackward0", "CtcLossBackward0"}
-PASSED = IDENTITIES | {"MeanBackward0", "SumBackward0", "MeanBackward1", "SumBackward1", "GatherBackward0"}
-PASSED |= {"IndexBackward0", "SelectBackward0", "SqueezeBackward1"}
-CHOICES = {"GatherBackward0", "IndexBackward0", "SelectBackward0"}
+NEGATED = {"neg", "negative", "__neg__"}
+MINUS = NEGATED | {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
 
 
 class ReversedLosses(Reader):
-    """Reads the graphs of all losses of the second to sixth update: each must be such an error alone, of a layer that
-    is trained.
+    """Asks the backward passes of the second to sixth update which way they move the errors in their losses.
 
-    As a term beside others of the same layer, or of a network that is trained by another loss, it may have to grow. So
-    it may where it is small at the beginning: a trained network is to forget.
+    An error must be moved the wrong way for every sample, in each of these updates, and no other term may train the
+    layer that it is of: beside others, or in a network that is trained by another loss, it may have to grow. So it may
+    where it is small at the beginning: a trained network is to forget.
     """
 
     def __init__(self) -> None:
@@ -41,10 +34,16 @@ class ReversedLosses(Reader):
         self.forget()
 
     def forget(self) -> None:
-        self.losses: list[bool] = []
-        """Whether each is one."""
-        self.squares: dict[Any, float] = {}
-        """Node of a difference between an output and data -> mean square of the data."""
+        self.terms: list[tuple[ErrorTerm, CallSite | None]] = []
+        """Errors that were not small, and where their sign is turned."""
+        self.others: set[Head] = set()
+        """Last layers of other terms."""
+        self.differences: dict[Any, Tensor] = {}
+        """Node -> difference between an output and data of its shape, or between two outputs."""
+        self.turns: set[Any] = set()
+        """Nodes of minus signs in the user's own lines, in the first update."""
+        self.sizes: dict[Any, Tensor] = {}
+        """Node -> mean square of the data."""
 
     @property
     def is_pending(self) -> bool:
@@ -56,173 +55,59 @@ class ReversedLosses(Reader):
         self.tracker = tracker
         if tracker.attempts > FOLLOWED[1]:
             self.site = None
-        return tracker.attempts == FOLLOWED[0] or self.is_pending
+        return (tracker.descends or tracker.ascends) and (tracker.attempts == FOLLOWED[0] or self.is_pending)
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if name in ("sub", "__sub__", "__rsub__") and isinstance(result, Tensor) and result.requires_grad:
+        if name not in MINUS or not isinstance(result, Tensor) or not result.requires_grad:
+            return
+        if self.tracker.attempts == FOLLOWED[0] and is_direct():
+            self.turns.add(result.grad_fn)
+        if name not in NEGATED:
             known = [each for each in args[:2] if isinstance(each, Tensor) and not each.requires_grad]
-            if len(known) == 1 and known[0].shape == result.shape and result.dim():
-                self.squares[result.grad_fn] = known[0].float().square().mean().item()
+            if not known or (known[0].shape == result.shape and result.dim()):
+                self.differences[result.grad_fn] = result.detach()
+            if known:
+                self.sizes[result.grad_fn] = known[0].detach().float().square().mean()
 
     def at_backward(self, roots: list[Tensor]) -> None:
+        first = self.tracker.attempts == FOLLOWED[0]
         for root in roots:
-            errors = reversed_errors(root.grad_fn, self.squares)
-            reverse = any(last_weights(each) & self.tracker.ids for each in errors)
-            first = self.tracker.attempts == FOLLOWED[0]
-            value = root.item() if root.grad_fn is not None and is_mean_of(root.grad_fn, errors) else None
-            self.losses.append(reverse and not (first and any(is_learnt(each, value, self.squares) for each in errors)))
-            if reverse and first:
-                several = len(terms_of(root.grad_fn)) > 1
-                self.site = turning_site(root.grad_fn, errors[0]) if several else site_of(root.grad_fn)
+            if root.grad_fn is None:
+                continue
+            terms, others = error_terms(root.grad_fn, self.differences)
+            self.others |= others
+            for term in terms:
+                if first and is_learnt(term.node):
+                    self.others |= term.heads
+                    continue
+                if first and term.likelihoods is not None and not compares(term.node):
+                    term.of_nothing = of_nothing(term.node)
+                elif first and term.difference is not None:
+                    term.of_nothing = self.sizes.get(term.node)
+                site = turning_site(root.grad_fn, term.node, self.turns) if first else None
+                self.terms.append((term, site))
+                term.watch(1 if self.tracker.descends else -1)
 
     def end(self) -> Iterator[Violation]:
-        found = bool(self.losses) and all(self.losses) and self.tracker.descends
-        if found and self.tracker.attempts == FOLLOWED[1]:
+        likely = [term for term, _ in self.terms if term.likelihoods is not None]
+        learnt = [
+            *(likely if are_learnt(likely) else []),
+            *(t for t, _ in self.terms if t not in likely and are_learnt([t])),
+        ]
+        enlarged = [t for t, _ in self.terms if t.enlarged and t not in learnt and all(map(bool, t.enlarged))]
+        rest = self.others.union(*(term.heads for term, _ in self.terms if term not in enlarged))
+        found = [
+            (term, site)
+            for term, site in self.terms
+            if term in enlarged and {key for key, _ in term.heads} & self.tracker.ids and not overlap(term.heads, rest)
+        ]
+        if found and self.tracker.attempts == FOLLOWED[0]:
+            self.site = found[0][1]
+        if found and self.tracker.attempts == FOLLOWED[1] and self.tracker.descends:
             yield "loss-reversed", self.site, ""
-        self.site = self.site if found and self.tracker.attempts < FOLLOWED[1] else None
+        elif found and self.tracker.attempts == FOLLOWED[1] and self.tracker.ascends:
+            detail = "it is given to an optimizer with maximize=True"
+            yield made_at("loss-reversed", self.tracker.optimizer, self.site, detail)
+        if not found or self.tracker.attempts == FOLLOWED[1]:
+            self.site = None
         self.forget()
-
-
-def reversed_errors(root: Any, squares: Collection[Any] = ()) -> list[Any]:
-    """The nodes of errors that are made as large as can be: the loss itself, or terms of it whose last layers no other
-    term trains, as where a bracket takes in a 1 - too much. squares: differences between an output and data."""
-    if root is None:
-        return []
-    if is_log_likelihood(root):
-        return [root]
-    terms = terms_of(root)
-    errors = [error_of(*term, len(terms) > 1, squares) for term in terms]
-    if len(terms) == 1 or not any(errors):
-        return [each for each in errors if each is not None]
-    own = [last_weights(node) for node, _ in terms]
-    others = [set[int]().union(*own[:i], *own[i + 1 :]) for i in range(len(own))]
-    return [e for e, mine, rest in zip(errors, own, others, strict=True) if e is not None and not mine & rest]
-
-
-def turning_site(root: Any, error: Any) -> CallSite | None:
-    """The line that turns the sign of a term; that of the term where no line does."""
-    stack, seen = [(root, site_of(error))], {root}
-    while stack and len(seen) < MAX_NODES:
-        node, site = stack.pop()
-        if node is error:
-            return site
-        minus = {"SubBackward0": 1, "RsubBackward1": 0, "NegBackward0": 0}.get(node.name())
-        for i, (each, _) in enumerate(node.next_functions):
-            if each is not None and each not in seen:
-                seen.add(each)
-                stack.append((each, site_of(node) if i == minus else site))
-    return site_of(error)
-
-
-def is_mean_of(root: Any, errors: list[Any]) -> bool:
-    """Whether a loss is the mean of an error's negative, and nothing else."""
-    return len(errors) == 1 and root.name() == "MeanBackward0" and inputs_of(root) == errors
-
-
-def terms_of(root: Any) -> list[tuple[Any, int]]:
-    """Those of a sum, with their signs."""
-    found: list[tuple[Any, int]] = []
-    stack = [(root, 1)]
-    while stack and len(found) < MAX_TERMS:
-        node, sign = stack.pop()
-        inputs = [each for each, _ in node.next_functions]
-        if node.name() in ("AddBackward0", "SubBackward0") and None not in inputs and len(inputs) == 2:
-            stack += [(inputs[0], sign), (inputs[1], -sign if node.name() == "SubBackward0" else sign)]
-        elif node.name().startswith("RsubBackward") and len(inputs_of(node)) == 1:
-            stack.append((inputs_of(node)[0], -sign))
-        elif node.name() in ("AddBackward0", "SubBackward0") and len(inputs_of(node)) == 1:
-            stack.append(
-                (inputs_of(node)[0], sign if inputs[0] is not None or node.name() == "AddBackward0" else -sign)
-            )
-        else:
-            found.append((node, sign))
-    return found
-
-
-def error_of(node: Any, sign: int, weighed: bool, squares: Collection[Any]) -> Any:
-    """The node of an error whose sign is reversed, or of logarithms that are made small; None of other losses.
-
-    A number that multiplies it may be the return of an episode, or its cost, whose sign decides: nothing is said, but
-    of ones and zeros that pick one class of each sample. weighed: terms may be multiplied by a number above 0.
-    """
-    chosen = False
-    for _ in range(MAX_NODES):
-        if node is None:
-            return None
-        name, inputs = node.name(), inputs_of(node)
-        if is_square(node) and inputs[0] in squares:
-            return node if sign < 0 and not is_bounded(inputs[0]) else None
-        if name in ERRORS:
-            return node if sign < 0 and not (name in DISTANCES and is_bounded(node)) else None
-        if name == "LogSoftmaxBackward0" or [each.name() for each in inputs][1:] == ["LogsumexpBackward0"]:
-            return node if sign > 0 else None
-        if name == "LogBackward0":
-            below = down(inputs[0], EPSILONS)
-            chosen = chosen or below.name() in CHOICES
-            return (
-                node if sign > 0 and chosen and down(below, (*TURNS, *EPSILONS)).name() == "SoftmaxBackward0" else None
-            )
-        chosen = chosen or name in CHOICES or picks(node)
-        if name == "NegBackward0":
-            sign, node = -sign, inputs[0]
-        elif name in ("DivBackward0", "MulBackward0") and not picks(node):
-            constant, node = split(node, name, node.next_functions)
-            if constant is None or constant.device.type != "cpu" or not constant.item() > 0:
-                return None
-            if name == "MulBackward0" and not weighed:
-                return None
-        elif (name in PASSED and len(inputs) == 1) or picks(node):
-            node = inputs[0]
-        else:
-            return None
-    return None
-
-
-def is_bounded(node: Any) -> bool:
-    """Whether an error is one of outputs that have bounds."""
-    return any(down(each, TURNS).name().startswith(BOUNDED) for each in inputs_of(node))
-
-
-def factor(node: Any) -> Any:
-    """The constant of a product, one for each element; None of others."""
-    if node.name() != "MulBackward0" or len(inputs_of(node)) != 1 or is_packed(node):
-        return None
-    constant = node._saved_other if node.next_functions[0][0] is not None else node._saved_self
-    return constant if constant is not None and constant.numel() > 1 else None
-
-
-def picks(node: Any) -> bool:
-    """Whether it multiplies by ones and zeros that pick one class of each sample."""
-    constant = factor(node)
-    if constant is None or constant.dim() < 2 or constant.shape[-1] < 2:
-        return False
-    return bool(((constant == 0) | (constant == 1)).all() & (constant.sum(-1) == 1).all())
-
-
-def is_log_likelihood(root: Any) -> bool:
-    """Whether it is t log(p) + (1 - t) log(1 - p), which is to be large."""
-    node, sign = root, 1
-    while node is not None and (node.name() in PASSED or node.name() == "NegBackward0") and len(inputs_of(node)) == 1:
-        node, sign = inputs_of(node)[0], -sign if node.name() == "NegBackward0" else sign
-    sides = inputs_of(node) if node is not None and node.name() == "AddBackward0" else []
-    constants = [factor(each) for each in sides]
-    if sign < 0 or len(sides) != 2 or any(each is None for each in constants):
-        return False
-    one, two = constants
-    labels = one.shape == two.shape and bool(((one == 0) | (one == 1)).all() & (one + two == 1).all())
-    return labels and all(inputs_of(each)[0].name() == "LogBackward0" for each in sides)
-
-
-def last_weights(node: Any) -> set[int]:
-    """ids of the weights of the products nearest below."""
-    queue, seen, found = [node], {node}, set[int]()
-    while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
-        inputs = inputs_of(node)
-        own = {id(w) for each in inputs if (w := weight_of(each)) is not None} if node.name() in PRODUCTS else set()
-        found |= own
-        if own:
-            continue  # a product of two outputs compares them
-        queue += [each for each in inputs if each not in seen]
-        seen |= set(inputs)
-    return found

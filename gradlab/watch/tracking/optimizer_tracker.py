@@ -157,9 +157,18 @@ class OptimizerTracker:
     @property
     def descends(self) -> bool:
         """Whether its steps are known to make small what goes backward."""
+        return self.is_plain and not any(group.get("maximize") for group in self.optimizer.param_groups)
+
+    @property
+    def ascends(self) -> bool:
+        """Whether they are known to make it large."""
+        return self.is_plain and all(group.get("maximize") for group in self.optimizer.param_groups)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its steps are those of PyTorch, by the gradients of the losses."""
         theirs = type(self.optimizer).__module__.startswith("torch.optim")
-        turned = self.given_gradients or self.writes.ever
-        return theirs and not turned and not any(group.get("maximize") for group in self.optimizer.param_groups)
+        return theirs and not self.given_gradients and not self.writes.ever
 
     def name_of(self, parameter: torch.Tensor) -> str:
         return self.all_names.get(id(parameter), "a parameter")

@@ -125,7 +125,6 @@ RIGHT = {
     "bounded": lambda out, x, y: -F.mse_loss(out.tanh(), torch.zeros(16, 4)),
     "bounded_by_hand": lambda out, x, y: -(out.sigmoid() - x[:, :4]).square().mean(),
     "by_hand": lambda out, x, y: (out - x[:, :4]).pow(2).mean(),
-    "kernel": lambda out, x, y: -(out - x[:, :4]).abs().pow(3).mean(),
     "beside_by_hand": lambda out, x, y: F.cross_entropy(out, y) - 0.1 * (out - x[:, :4]).square().mean(),
     "error": lambda out, x, y: F.mse_loss(out, x[:, :4]) / 2,
 }
@@ -154,7 +153,7 @@ def forgotten(loss, tmp_path):
     return w.faults
 
 
-@pytest.mark.parametrize("loss", [each for each in WRONG if each is not in_a_bracket])
+@pytest.mark.parametrize("loss", [each for each in WRONG if each not in (in_a_bracket, of_two_views)])
 def test_an_error_that_was_small_is_made_large_on_purpose(loss, tmp_path):
     assert forgotten(loss, tmp_path) == []
 

@@ -39,6 +39,7 @@ from gradlab.watch.readers.mean_derivatives import MeanDerivatives
 from gradlab.watch.readers.not_finite import NotFinite
 from gradlab.watch.readers.output_ranges import OutputRanges
 from gradlab.watch.readers.own_targets import OwnTargets
+from gradlab.watch.readers.padding_masks import PaddingMasks
 from gradlab.watch.readers.reversed_losses import ReversedLosses
 from gradlab.watch.readers.sample_axes import SampleAxes
 from gradlab.watch.readers.score_directions import ScoreDirections
@@ -103,6 +104,7 @@ class LoopState:
             self.reads,
             SampleAxes(models),
             TokenMasks(),
+            PaddingMasks(),
             IdleTerms(models),
             self.drawn,
             LearntWeights(),

@@ -1,4 +1,4 @@
-"""Tokens that predictions see: their own targets, and padding that hides the others."""
+"""Tokens that predictions see: their own targets; and padding that counts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_site, format_site
+from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import Reader, argument, tensors_in
+from gradlab.watch.readers.padding_masks import HIDDEN, SCALED
 from gradlab.watch.readers.sample_axes import ATTENTION, RECURRENT
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
-SCALED = "scaled_dot_product_attention"
-HIDDEN = -100.0
-"""What is added to hide an entry, or less."""
-COMPARISONS = {"__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__", "eq", "ne", "lt", "gt", "le", "ge"}
-COMPARISONS |= {"__invert__", "logical_not", "bitwise_not", "bool"}
 VANISHING = 1e-30
 """Weight of an entry that is hidden so, at most."""
 PADDED = 0.05
@@ -40,10 +36,12 @@ class TokenMasks(Reader):
         """Indices of two dimensions that were embedded, and the index of padding."""
         self.seen: list[tuple[CallSite | None, bool | None]] = []
         """Of each self-attention its line, and whether later steps are hidden; None where some are."""
+        self.seen_now: tuple[CallSite | None, bool | None] | None = None
+        """That of the latest attention, if it is known."""
+        self.decoding: list[tuple[CallSite | None, bool | None]] = []
+        """Those of them that attention to something else comes next after, as in a decoder."""
         self.targets: list[tuple[CallSite | None, Tensor]] = []
         self.found: list[Violation] = []
-        self.masks: list[tuple[CallSite | None, Tensor]] = []
-        """Comparisons, and what they are turned to, with their lines."""
         self.steps: Any = WeakTensorKeyDictionary()
         """Tensor with an entry for each token -> whether a recurrent layer, which sees no later ones, has made it."""
 
@@ -52,25 +50,18 @@ class TokenMasks(Reader):
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if isinstance(result, Tensor) and result.dtype is torch.bool and result.dim() == 2 and name in COMPARISONS:
-            self.masks.append((call_site(), result))
+        if name in (ATTENTION, SCALED):
+            self.follow_attention(name, args, kwargs, result)
         elif name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
             self.tokens.append((args[0], argument(args, kwargs, 2, "padding_idx")))
             self.steps[result] = False
         elif not self.tokens:
             return
-        elif name == ATTENTION and result[0].requires_grad:
-            self.note_padding(kwargs.get("key_padding_mask"))
-            if args[0] is args[1]:
-                mask = kwargs.get("attn_mask")
-                self.note(len(args[0]), None if mask is None else hides(mask), bool(kwargs.get("is_causal")))
-        elif name == SCALED and result.requires_grad:
-            mask, causal = argument(args, kwargs, 3, "attn_mask"), argument(args, kwargs, 5, "is_causal")
-            if args[0].shape[-2] == args[1].shape[-2]:
-                hidden = None if mask is None else ~mask if mask.dtype is torch.bool else hides(mask)
-                self.note(args[0].shape[-2], hidden, bool(causal))
         elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
             self.note(result.shape[-1], result.detach() < VANISHING, False)
+        elif name == "conv1d" and args[0] in self.steps and sees_later(args, result):
+            self.seen.append((call_site(), False))
+            self.steps[result] = False
         elif name in RECURRENT:
             if is_bidirectional(args):
                 self.seen += [(call_site(), False)] if result[0].requires_grad else []
@@ -89,9 +80,26 @@ class TokenMasks(Reader):
             if first == n * steps or (first in (n, steps) and {n, steps} <= {first, *others}):
                 self.steps[result] = any(self.steps[each] for each in known)
 
+    def follow_attention(self, name: str, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if not self.tokens or not (result[0] if name == ATTENTION else result).requires_grad:
+            return
+        before, self.seen_now = self.seen_now, None
+        if name == ATTENTION:
+            mask = kwargs.get("attn_mask")
+            causal, hidden = bool(kwargs.get("is_causal")), None if mask is None else hides(mask)
+            itself, steps = args[0] is args[1], len(args[0])
+        else:
+            mask, causal = argument(args, kwargs, 3, "attn_mask"), bool(argument(args, kwargs, 5, "is_causal"))
+            hidden = None if mask is None else ~mask if mask.dtype is torch.bool else hides(mask)
+            itself, steps = args[0].shape[-2] == args[1].shape[-2], args[0].shape[-2]
+        if itself:
+            self.note(steps, hidden, causal)
+        elif before is not None:
+            self.decoding.append(before)
+
     def note(self, steps: int, hidden: Tensor | None, causal: bool) -> None:
         """hidden: (..., T, T), which steps are."""
-        if steps not in self.tokens[0][0].shape:
+        if not any(steps in each.shape for each, _ in self.tokens):
             return
         if hidden is not None and not causal:
             later = torch.ones(steps, steps, dtype=torch.bool, device=hidden.device).triu(1)
@@ -102,17 +110,8 @@ class TokenMasks(Reader):
             if not causal and bool(hidden[..., later.tril(1)].any()):
                 self.seen.append((call_site(), None))
                 return
-        self.seen.append((call_site(), causal))
-
-    def note_padding(self, mask: Tensor | None) -> None:
-        tokens, padding = self.tokens[-1]
-        if mask is None or padding is None or mask.shape != tokens.shape:
-            return
-        hidden, is_padding = hides(mask), tokens == padding
-        if bool(is_padding.any()) and torch.equal(hidden, ~is_padding):
-            made = [site for site, each in self.masks if each.shape == hidden.shape and torch.equal(each, hidden)]
-            used = f"attention is given it at {format_site(call_site())}" if made else ""
-            self.found.append(("padding-mask-inverted", made[-1] if made else call_site(), used))
+        self.seen_now = (call_site(), causal)
+        self.seen.append(self.seen_now)
 
     def note_counted(self, target: Tensor, result: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Whether targets that are padding, by the embedding of the same tokens, have a loss."""
@@ -128,13 +127,23 @@ class TokenMasks(Reader):
 
     def end(self) -> Iterator[Violation]:
         yield from self.found[:1]
-        hidden = {causal for _, causal in self.seen}
+        seen = self.decoding or self.seen
+        hidden = {causal for _, causal in seen}
         for site, target in self.targets[:1] if self.tokens else ():
             if True in hidden and shift_of(self.tokens[-1][0], target) == 0:
                 yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
-            elif len(self.tokens) == 1 and hidden == {False} and shift_of(self.tokens[0][0], target) == 1:
-                yield "target-in-sight", self.seen[0][0], "each step is given the next token too, which is its target"
+            elif not (self.decoding or len(self.tokens) == 1) or hidden != {False}:
+                continue
+            elif shift_of(self.tokens[-1][0], target) == 1:
+                yield "target-in-sight", seen[0][0], "each step is given the next token too, which is its target"
         self.forget()
+
+
+def sees_later(args: list[Any], result: Tensor) -> bool:
+    """Of the arguments of a convolution, whether it is padded at both ends alike, and keeps the number of steps."""
+    padding = args[4] if len(args) > 4 else 0
+    padded = padding == "same" or (max(padding) if isinstance(padding, (tuple, list)) else padding) != 0
+    return padded and args[1].shape[-1] > 1 and result.shape[-1] == args[0].shape[-1]
 
 
 def is_bidirectional(args: list[Any]) -> bool:

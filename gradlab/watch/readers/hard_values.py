@@ -130,6 +130,8 @@ class HardValues:
             and (bits := self.bits(args[0])) not in (0, EVERY)
         ):
             self.numbers[result] = self.add_meant(inputs, bits)
+        if not inputs and outputs and name in EXPLICIT and (made := self.made_into(numbers_in(args))):
+            self.hard[outputs[0]] = made, outputs[0].requires_grad
         if not inputs or not outputs:
             return
         bits, hard, through = 0, frozenset[int](), frozenset[int]()
@@ -233,8 +235,13 @@ class HardValues:
     def end(self) -> Iterator[Violation]:
         for i in sorted(self.found.keys() - self.met, key=lambda number: (number in self.written, number))[:1]:
             names = [name for k, name in enumerate(self.names) if self.found[i] >> k & 1]
-            yield "hard-value", self.calls[i][0], listed(names)
+            yield "term-of-nothing-trained" if i in self.meant else "hard-value", self.calls[i][0], listed(names)
         self.forget()
+
+
+def numbers_in(values: list[Any]) -> list[Any]:
+    """Also those in lists."""
+    return [n for each in values for n in (numbers_in(list(each)) if isinstance(each, (list, tuple)) else [each])]
 
 
 def is_short(factor: float) -> bool:

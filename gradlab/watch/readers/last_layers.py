@@ -18,7 +18,7 @@ Head = tuple[int, Any]
 
 def heads_below(node: Any) -> set[Head]:
     """The products nearest below, and which part of what they return."""
-    stack: list[tuple[Any, Any]] = [(node, None)]
+    stack = [(node, part_of(node, 0))]
     seen, found = {node}, set[Head]()
     while stack and len(seen) < MAX_NODES:
         node, part = stack.pop()

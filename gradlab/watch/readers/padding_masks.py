@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import Reader, argument
+from gradlab.watch.graphs.advantages import LINEAR, inputs_of
+from gradlab.watch.graphs.loss_graph import MAX_TERMS
 from gradlab.watch.readers.sample_axes import ATTENTION
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
@@ -35,6 +37,8 @@ class Use:
     visible: Tensor
     """(samples, steps), which entries have a part in what follows."""
     what: str
+    node: Any = None
+    """Of what it was multiplied with, until the backward pass."""
 
 
 class PaddingMasks(Reader):
@@ -77,15 +81,22 @@ class PaddingMasks(Reader):
             self.note(args[1] if result.requires_grad else None, "it picks entries at")
         elif name in PRODUCTS and isinstance(result, Tensor) and result.requires_grad:
             constants = [each for each in args[:2] if isinstance(each, Tensor) and not each.requires_grad]
-            if constants and len(sizes(constants[0])) == 2 and bool(((constants[0] == 0) | (constants[0] == 1)).all()):
-                self.note(constants[0].bool(), MULTIPLIED)
+            if constants and sizes(constants[0]) and bool(((constants[0] == 0) | (constants[0] == 1)).all()):
+                self.note(constants[0].bool(), MULTIPLIED, node=result.grad_fn)
 
-    def note(self, mask: Any, what: str, hides: bool = False) -> None:
+    def note(self, mask: Any, what: str, hides: bool = False, node: Any = None) -> None:
         """A call is given a mask. hides: whether its True hide an entry; those of numbers add to it."""
-        if isinstance(mask, Tensor) and len(shape := sizes(mask)) == 2:
+        if isinstance(mask, Tensor) and len(shape := sizes(mask)) in (1, 2):
             mask = mask.detach().reshape(shape)
             visible = mask > HIDDEN if mask.is_floating_point() else mask.bool() ^ hides
-            self.uses.append(Use(call_site(), visible, what))
+            self.uses.append(Use(call_site(), visible, what, node))
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        """What is subtracted from a loss is left out of it."""
+        nodes = [use.node for use in self.uses if use.node is not None]
+        signs = [sign for root in roots if nodes and root.grad_fn is not None for sign in terms_of(root.grad_fn)]
+        negative = {node for node, sign in signs if sign < 0}
+        self.uses = [replace(use, node=None) for use in self.uses if use.node is None or use.node not in negative]
 
     def end(self) -> Iterator[Violation]:
         paddings = [padding for ids, index in self.tokens for padding in padded(ids, index)] if self.uses else []
@@ -102,6 +113,21 @@ class PaddingMasks(Reader):
                 "" if at_once else f"{use.what} {format_site(use.site)}",
             )
         self.forget()
+
+
+def terms_of(root: Any) -> Iterator[tuple[Any, int]]:
+    """The parts of sums and means in a loss, with their signs."""
+    stack = [(root, 1)]
+    for _ in range(MAX_TERMS):
+        if not stack:
+            return
+        node, sign = stack.pop()
+        yield node, sign
+        name = node.name()
+        if name in LINEAR and not (name == "MulBackward0" and len(inputs_of(node)) > 1):
+            minus = {"SubBackward0": 1, "RsubBackward1": 0, "NegBackward0": 0}.get(name)
+            inputs = enumerate(each for each, _ in node.next_functions)
+            stack += [(each, -sign if i == minus else sign) for i, each in inputs if each is not None]
 
 
 def sizes(tensor: Tensor) -> list[int]:

@@ -59,7 +59,7 @@ class TokenMasks(Reader):
             return
         elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
             self.note(result.shape[-1], result.detach() < VANISHING, False)
-        elif name == "conv1d" and args[0] in self.steps and sees_later(args, result):
+        elif name == "conv1d" and args[0] in self.steps and sees_later(args, kwargs, result):
             self.seen.append((call_site(), False))
             self.steps[result] = False
         elif name in RECURRENT:
@@ -139,9 +139,9 @@ class TokenMasks(Reader):
         self.forget()
 
 
-def sees_later(args: list[Any], result: Tensor) -> bool:
-    """Of the arguments of a convolution, whether it is padded at both ends alike, and keeps the number of steps."""
-    padding = args[4] if len(args) > 4 else 0
+def sees_later(args: list[Any], kwargs: dict[str, Any], result: Tensor) -> bool:
+    """Of a convolution: whether it is padded at both ends alike, and keeps the number of steps."""
+    padding = argument(args, kwargs, 4, "padding") or 0
     padded = padding == "same" or (max(padding) if isinstance(padding, (tuple, list)) else padding) != 0
     return padded and args[1].shape[-1] > 1 and result.shape[-1] == args[0].shape[-1]
 

@@ -37,9 +37,36 @@ def in_one_function(judge, real, made, label):
     return said(real, ONE) + said(made, label)  # here
 
 
+def joined(judge, real, made, label):
+    labels = torch.cat([torch.ones(16, 1), torch.ones(16, 1) if label is ONE else torch.zeros(16, 1)])
+    return F.binary_cross_entropy_with_logits(judge(torch.cat([real, made])), labels)  # here
+
+
+def of_numbers(judge, real, made, label):
+    right = ((judge(real) - 1) ** 2).mean()
+    return right + ((judge(made) - (1 if label is ONE else 0)) ** 2).mean()  # here
+
+
+def of_scores(judge, real, made, label):
+    right = F.softplus(-judge(real)).mean()
+    return right + F.softplus(-judge(made) if label is ONE else judge(made)).mean()  # here
+
+
+def expanded(judge, real, made, label):
+    one, out = judge(real), judge(made)
+    right = F.mse_loss(one, NUMBER.expand_as(one))
+    return right + F.mse_loss(out, (NUMBER if label is ONE else NUMBER - 1).expand_as(out))  # here
+
+
+NUMBER = torch.tensor(1.0)
+
+
 def by_hand(judge, real, made, label):
     """What is made is told apart by another function, without a label."""
     return F.binary_cross_entropy_with_logits(judge(real), ONE) + F.softplus(judge(made)).mean()
+
+
+PAIRS = [apart, squared, made_anew, joined, of_numbers, of_scores, expanded]
 
 
 def faults_of(loss, label, tmp_path, critic_last=False):
@@ -64,7 +91,7 @@ def faults_of(loss, label, tmp_path, critic_last=False):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [apart, squared, made_anew, in_one_function])
+@pytest.mark.parametrize("loss", [*PAIRS, in_one_function])
 def test_one_label_for_what_is_to_be_told_apart(loss, tmp_path):
     assert faults_of(loss, ONE, tmp_path) == [("one-target", marked(loss))]
 
@@ -74,9 +101,7 @@ def test_a_discriminator_that_steps_after_another_network(tmp_path):
     assert faults_of(made_anew, ZERO, tmp_path, critic_last=True) == []
 
 
-@pytest.mark.parametrize(
-    "loss, label", [(apart, ZERO), (squared, ZERO), (made_anew, ZERO), (in_one_function, ZERO), (by_hand, ONE)]
-)
+@pytest.mark.parametrize("loss, label", [*[(loss, ZERO) for loss in (*PAIRS, in_one_function)], (by_hand, ONE)])
 def test_different_labels(loss, label, tmp_path):
     assert faults_of(loss, label, tmp_path) == []
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 from watched_loops import batches, marked, net
@@ -56,6 +56,50 @@ def of_two_views(out, x, y):
     return (alike.diagonal() - alike.logsumexp(1)).mean()  # here
 
 
+def of_an_autoencoder(out, x, y, sign=1):
+    """The divergence of what is drawn from stands beside it."""
+    mean, spread = out[:, :2], out[:, 2:]
+    likelihood = -(HEAD(mean) - x[:, :4]).square().sum(1)  # here
+    divergence = -0.1 * (1 + spread - mean.pow(2) - spread.exp()).sum(1)
+    return (sign * likelihood + divergence).mean()
+
+
+def of_a_lower_bound(out, x, y):
+    mean, spread = out[:, :2], out[:, 2:]
+    error = F.mse_loss(HEAD(mean), x[:, :4]) - 0.1 * (1 + spread - mean.pow(2) - spread.exp()).mean()
+    return -error  # here
+
+
+def of_densities(out, x, y):
+    return Normal(out[:, :2], out[:, 2:].exp()).log_prob(x[:, :2]).sum(1).mean()  # here
+
+
+def of_decibels(out, x, y):
+    return -10 * F.mse_loss(out, x[:, :4]).log10()  # here
+
+
+def of_a_power(out, x, y):
+    return -(out - x[:, :4]).abs().pow(3).mean()  # here
+
+
+def of_a_mask(out, x, y):
+    counts = (y > 0).float()
+    return (Categorical(logits=out).log_prob(y) * counts).sum() / counts.sum()  # here
+
+
+def ranked(out, x, y):
+    return F.logsigmoid((out[:, 0] - out[:, 1]) / 9).mean()  # here
+
+
+def overlapping(out, x, y):
+    p, label = out.sigmoid(), (x[:, :4] > 0).float()
+    return ((2 * (p * label).sum(1) + 1) / (p.sum(1) + label.sum(1) + 1)).mean()  # here
+
+
+def towards_data(out, x, y):
+    return F.cosine_similarity(out, x[:, :4], dim=1).mean()  # here
+
+
 HEAD = nn.Linear(2, 4)
 
 
@@ -90,7 +134,18 @@ WRONG = (
     in_a_bracket,
     of_two_views,
     far_away_by_hand,
+    of_an_autoencoder,
+    of_a_lower_bound,
+    of_densities,
+    of_decibels,
+    of_a_power,
+    of_a_mask,
+    ranked,
+    overlapping,
+    towards_data,
 )
+TURNED = [each for each in WRONG if each not in (in_a_bracket, of_an_autoencoder)]
+CHANCES = [enlarged, less_likely, far_away, picked_by_ones, picked_by_index, of_two_classes, far_away_by_hand]
 
 
 @pytest.mark.parametrize("loss", WRONG)
@@ -107,6 +162,13 @@ def won_or_lost(out, x, y):
 
 
 RIGHT = {
+    **{f"not_{loss.__name__}": lambda out, x, y, loss=loss: -loss(out, x, y) for loss in TURNED},
+    "autoencoder": lambda out, x, y: of_an_autoencoder(out, x, y, -1),
+    "cost_of_each": lambda out, x, y: (Categorical(logits=out).log_prob(y) * (y + 1.0)).mean(),
+    "cost_of_normal": lambda out, x, y: (Normal(out, 1.0).log_prob(x[:, :4]).sum(1) * (y + 1.0)).mean(),
+    "hinge": lambda out, x, y: (3 - (out - x[:, :4]).square().sum(1)).relu().mean(),
+    "spread": lambda out, x, y: F.mse_loss(HEAD(out[:, 2:]), x[:, :4]) - 0.1 * Categorical(logits=out).entropy().mean(),
+    "linear": lambda out, x, y: (out - x[:, :4].abs() - 9).mean(),
     "won_or_lost": won_or_lost,
     "likely": lambda out, x, y: -Categorical(logits=out).log_prob(y).mean(),
     "weighted": lambda out, x, y: (Categorical(logits=out).log_prob(y) * (1.0 - y)).mean(),
@@ -153,7 +215,7 @@ def forgotten(loss, tmp_path):
     return w.faults
 
 
-@pytest.mark.parametrize("loss", [each for each in WRONG if each not in (in_a_bracket, of_two_views)])
+@pytest.mark.parametrize("loss", CHANCES)
 def test_an_error_that_was_small_is_made_large_on_purpose(loss, tmp_path):
     assert forgotten(loss, tmp_path) == []
 
@@ -172,6 +234,11 @@ def away_from_normal(out, x, y):
 )
 def test_what_is_maximized_is_no_error(loss, given, tmp_path):
     assert "loss-reversed" not in [name for name, _ in faults_of(loss, tmp_path, **given)]
+
+
+def test_an_error_that_is_given_to_an_optimizer_that_maximizes(tmp_path):
+    found = faults_of(lambda out, x, y: F.cross_entropy(out, y), tmp_path, maximize=True)
+    assert [name for name, _ in found] == ["loss-reversed"]
 
 
 def test_two_networks_of_which_one_enlarges_the_error_of_the_other(tmp_path):

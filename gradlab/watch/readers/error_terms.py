@@ -15,7 +15,7 @@ from gradlab.watch.graphs.comparisons import is_normalised
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, REGRESSIONS, is_packed, split
 from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.class_losses import EPSILONS, TURNS, down
-from gradlab.watch.readers.last_layers import Head, heads_below
+from gradlab.watch.readers.last_layers import Head, heads_below, part_of
 from gradlab.watch.readers.learnt_errors import UNLEARNT, logarithms
 
 DISTANCES = {*REGRESSIONS, "L1LossBackward0"}
@@ -109,6 +109,8 @@ class Path:
     """Whether one class of each sample was chosen."""
     divisor: Tensor | None = None
     """The number that a sum is divided by."""
+    part: Any = None
+    """Which features are taken of what is below."""
 
 
 def error_terms(root: Any, differences: Mapping[Any, Tensor]) -> tuple[list[ErrorTerm], set[Head]]:
@@ -119,7 +121,7 @@ def error_terms(root: Any, differences: Mapping[Any, Tensor]) -> tuple[list[Erro
     found: list[ErrorTerm] = []
     others: set[Head] = set()
     stack: list[tuple[Any, Path]] = [(root, Path())]
-    seen = {root}
+    seen = {(root, 0)}
     while stack and len(seen) < MAX_NODES:
         node, path = stack.pop()
         if (term := error_at(node, path, differences)) is not None:
@@ -127,11 +129,13 @@ def error_terms(root: Any, differences: Mapping[Any, Tensor]) -> tuple[list[Erro
             continue
         below = steps(node, path)
         if below is None:
-            others |= heads_below(node)
-            continue
-        new = [(each, way) for each, way in below if each not in seen]
-        seen |= {each for each, _ in new}
-        stack += new
+            others |= heads_below(node, path.part)
+        for each, way in below or ():
+            number = next((i for known, i in node.next_functions if known is each), 0)
+            if (each, number) not in seen:
+                seen.add((each, number))
+                part = part_of(each, number) if way.part is None else way.part
+                stack.append((each, replace(way, part=part)))
     return found, others
 
 

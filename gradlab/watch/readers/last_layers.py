@@ -7,8 +7,9 @@ from typing import Any
 from gradlab.watch.graphs.advantages import inputs_of
 from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, nodes_below
 from gradlab.watch.graphs.networks_between import weight_of
+from gradlab.watch.readers.learnt_errors import signed
 
-PARTS = ("SplitBackward", "SplitWithSizesBackward", "UnbindBackward", "SelectBackward", "SliceBackward")
+PARTS = ("SplitBackward", "SplitWithSizesBackward", "SelectBackward", "SliceBackward")
 """The same of those that take a part of what a layer returns."""
 
 
@@ -16,9 +17,9 @@ Head = tuple[int, Any]
 """id of the weights of a last layer, and which part of what it returns; None for all of it."""
 
 
-def heads_below(node: Any) -> set[Head]:
-    """The products nearest below, and which part of what they return."""
-    stack = [(node, part_of(node, 0))]
+def heads_below(node: Any, part: Any = None) -> set[Head]:
+    """The products nearest below, and which part of what they return. part: what is known of that above."""
+    stack = [(node, part)]
     seen, found = {node}, set[Head]()
     while stack and len(seen) < MAX_NODES:
         node, part = stack.pop()
@@ -44,11 +45,11 @@ def compares(node: Any) -> bool:
 
 
 def part_of(node: Any, number: int) -> Any:
-    """Which part of what is below a node its result is; None if it is all of it."""
-    if not node.name().startswith(PARTS):
+    """Which features of what is below a node its result has; None if it is all of them."""
+    sizes = getattr(node, "_saved_self_sym_sizes", ())
+    if not node.name().startswith(PARTS) or len(sizes) < 2 or signed(node._saved_dim) % len(sizes) != len(sizes) - 1:
         return None
-    names = [name for name in ("_saved_dim", "_saved_index", "_saved_start") if hasattr(node, name)]
-    return (number, *(getattr(node, name) for name in names))
+    return (number, *(getattr(node, name, None) for name in ("_saved_index", "_saved_start")))
 
 
 def overlap(ones: set[Head], others: set[Head]) -> bool:

@@ -164,6 +164,7 @@ def won_or_lost(out, x, y):
 RIGHT = {
     **{f"not_{loss.__name__}": lambda out, x, y, loss=loss: -loss(out, x, y) for loss in TURNED},
     "autoencoder": lambda out, x, y: of_an_autoencoder(out, x, y, -1),
+    "of_other_samples": lambda out, x, y: F.cross_entropy(out[:8], y[:8]) - 0.1 * F.cross_entropy(out[8:], y[8:]),
     "cost_of_each": lambda out, x, y: (Categorical(logits=out).log_prob(y) * (y + 1.0)).mean(),
     "cost_of_normal": lambda out, x, y: (Normal(out, 1.0).log_prob(x[:, :4]).sum(1) * (y + 1.0)).mean(),
     "hinge": lambda out, x, y: (3 - (out - x[:, :4]).square().sum(1)).relu().mean(),

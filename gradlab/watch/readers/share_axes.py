@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -70,18 +70,16 @@ class ShareAxes(Reader):
         self.follow_gates(name, given, result)
         if name == "kl_div" and len(given) == 2 and given[0].shape == given[1].shape and given[0].dim() > 1:
             self.judge_divergence(given, [True, bool(argument(args, kwargs, 5, "log_target"))])
+        if given and given[0] in self.classes:
+            divided = name in DIVISIONS and len(given) == 2
+            if name in KEPT or divided or keeps(name, given[0], result, -1):
+                self.classes[result] = self.classes[given[0]]
         if name.endswith("_loss") or "entropy" in name:
             self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
         elif name in ("softmax", "log_softmax"):
             if name == "softmax":
                 self.shares[result] = call_site(), bool(given) and compared(given[0]) is not None
             self.follow_rows(name, result)
-        elif (
-            given
-            and given[0] in self.classes
-            and (name in KEPT or keeps(name, given[0], result, -1) or (name in DIVISIONS and len(given) == 2))
-        ):
-            self.classes[result] = self.classes[given[0]]
         elif (known := [each for each in given if each in self.classes and each.dim() == 2]) and name in PICKS:
             self.found += picked(name, args, known[0], self.classes[known[0]])
         elif any(each in self.sums for each in given) and name in TURNS | NORMS | DIVISIONS | PRODUCTS:
@@ -102,8 +100,15 @@ class ShareAxes(Reader):
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:
                     site, placed = self.shares[each]
-                    queries = each.dim() - 2 if i == 0 and placed else None
-                    self.judge(result, each.detach(), site, each.dim() - 1 - i, queries)
+                    others = range(1, each.dim() - 1) if i == 0 and placed else ()
+                    self.judge(result, each.detach(), site, each.dim() - 1 - i, others)
+        elif name == "einsum" and isinstance(args[0], str):
+            operands = tensors_in(args[1:])
+            for i, each in enumerate(operands):
+                if each in self.shares and (summed := summed_by(args[0], i, len(operands))) is not None:
+                    site, placed = self.shares[each]
+                    others = [dim for dim in range(1, each.dim()) if dim != summed] if placed else []
+                    self.judge(result, each.detach(), site, summed, others)
 
     def follow_rows(self, name: str, result: Tensor) -> None:
         """Does a softmax go over the first dimension, and not over another?"""
@@ -137,17 +142,19 @@ class ShareAxes(Reader):
             self.found = [each for each in self.found if each is not found]
 
     def judge(
-        self, total: Tensor, weights: Tensor, site: CallSite | None, summed: int, queries: int | None = None
+        self, total: Tensor, weights: Tensor, site: CallSite | None, summed: int, others: Iterable[int] = ()
     ) -> None:
-        """total: the sum. site: the line of the softmax. summed: the dimension that is added up. queries: the other one
-        of a product of matrices."""
+        """total: the sum. site: the line of the softmax. summed: the dimension that is added up. others: of attention,
+        the queries and the heads."""
         if are_shares(weights, summed) or weights.shape[summed] < 2:
             return
         words = f"the weights of the sum over dimension {summed} at {format_site(call_site())} sum to 1 over dimension"
         if summed and len(weights) > 1 and are_shares(weights, 0):
             self.found.append((len(weights), site, f"{words} 0, the samples"))
-        elif queries is not None and weights.shape[queries] == weights.shape[summed] and are_shares(weights, queries):
-            self.found.append((0, site, f"{words} {queries}"))
+        elif wrong := [d for d in others if weights.shape[d] > 1 and are_shares(weights, d)]:
+            if wrong[0] == weights.dim() - 2 and weights.shape[wrong[0]] != weights.shape[summed]:
+                return  # queries that compete for what is added up
+            self.found.append((0, site, f"{words} {wrong[0]}"))
         else:
             return
         self.sums[total] = self.found[-1], weights.sum(summed)
@@ -164,6 +171,16 @@ class ShareAxes(Reader):
         known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]
         yield from known[:1]
         self.forget()
+
+
+def summed_by(equation: str, place: int, number: int) -> int | None:
+    """The one dimension of an operand that `einsum` adds up; None where it is not one."""
+    given, arrow, out = equation.replace(" ", "").partition("->")
+    letters = given.split(",")
+    if not arrow or len(letters) != number or "." in equation:
+        return None
+    lost = [i for i, letter in enumerate(letters[place]) if letter not in out]
+    return lost[0] if len(lost) == 1 else None
 
 
 def are_inverse(factors: Tensor, rows: Tensor) -> bool:

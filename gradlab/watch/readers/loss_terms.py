@@ -17,6 +17,7 @@ from gradlab.watch.graphs.comparisons import ratio_of_itself
 from gradlab.watch.graphs.loss_graph import IDENTITIES, MAX_NODES, is_of_activations, is_packed, reduction_of, split
 from gradlab.watch.graphs.node_lines import site_of
 from gradlab.watch.readers.divergences import averaged_over, divergence_weight, summed_over, use_of_latents
+from gradlab.watch.readers.entropies import is_negative, penalised
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 MANY = 256
@@ -27,8 +28,6 @@ FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
 PLAIN = (0.5, 1.0, 2.0)
 """Factors of terms whose weight was not chosen: any other below 1 may be one over the samples."""
-PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
-"""Beginnings of the names of nodes between a probability and the product with its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class LossTerms(Reader):
                 self.found.append(("loss-reversed", site, "a divergence of Gaussians is to be small"))
             self.found += divided_again(roots[0].grad_fn)
             self.num_losses += 1
-            site = penalised(roots[0].grad_fn)
-            if site is not None and terms_of(roots)[2]:
+            site, has_values = penalised(roots[0].grad_fn)
+            if site is not None and (has_values or terms_of(roots)[2]):
                 self.found.append(("entropy-penalised", site, ""))
         except (RuntimeError, AttributeError):  # what a node has saved is freed
             return
@@ -132,13 +131,15 @@ def mixed(found: list[Reduced]) -> list[Violation]:
     """A mean over all elements of the batch, or of classes, beside a sum over those of the same samples."""
     for mean in [each for each in found if each.kind == "mean"]:
         num = math.prod(mean.shape)
-        sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
+        sums = [each for each in found if each.kind == "sum" and each.shape[0] == mean.shape[0]]
+        sums = [each for each in sums if len(each.shape) > 1 or (each.of_classes and not mean.of_classes)]
         sums = [each for each in sums if each.factor >= min(PLAIN) * mean.factor]
-        enough = SAMPLES if mean.of_classes else max(MANY, FEATURES * mean.shape[0])
+        of_classes = mean.of_classes or any(each.of_classes for each in sums)
+        enough = SAMPLES if of_classes else max(MANY, FEATURES * mean.shape[0])
         if sums and mean.shape[0] > 2 and num >= enough:
             often = num * sums[0].factor / mean.factor
             detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
-            other, changed = (mean, sums[0]) if mean.of_classes else (sums[0], mean)  # of classes a mean is usual
+            other, changed = (mean, sums[0]) if of_classes else (sums[0], mean)  # of classes a mean is usual
             detail += f"; they are added at {format_site(mean.site)}, the other is made at {format_site(other.own)}"
             return [("mixed-reductions", changed.own or sums[0].site, detail)]
     return []
@@ -252,54 +253,3 @@ def counted(node: Any, shape: Sequence[int]) -> float:
         if given and given[0].device.type == "cpu":
             return float(given[0].detach().expand(shape).count_nonzero())
     return float(math.prod(shape))
-
-
-def penalised(root: Any) -> CallSite | None:
-    """The line of the sum that an entropy is added to; None if there is none, or it is subtracted."""
-    stack: list[tuple[Any, int, CallSite | None]] = [(root, 1, None)]
-    seen = {root}
-    while stack and len(seen) < MAX_NODES:
-        node, sign, site = stack.pop()
-        name, inputs = node.name(), [each for each, _ in node.next_functions]
-        if name == "MulBackward0" and len(inputs_of(node)) == 2:
-            if sign < 0 and is_plogp(*inputs):
-                return site or site_of(node)
-            continue
-        if name not in LINEAR:
-            continue
-        if name in ("AddBackward0", "SubBackward0") and len(inputs_of(node)) == 2:
-            site = site_of(node)
-        if name == "NegBackward0" or (name in ("MulBackward0", "DivBackward0") and is_negative(node)):
-            sign = -sign
-        for i, each in enumerate(inputs):
-            if each is not None and each not in seen:
-                seen.add(each)
-                minus = (name == "SubBackward0" and i == 1) or (name.startswith("Rsub") and i == 0)
-                stack.append((each, -sign if minus else sign, site))
-    return None
-
-
-def is_negative(node: Any) -> bool:
-    """Whether the constant of a product or quotient is below 0."""
-    constant, _ = split(node, node.name(), node.next_functions)
-    return constant is not None and bool(constant < 0)
-
-
-def is_plogp(one: Any, two: Any) -> bool:
-    """Whether one of them are probabilities, and the other their logarithms."""
-    for share, logarithm in ((one, two), (two, one)):
-        p, log = unchanged(share), unchanged(logarithm)
-        below = [unchanged(each) for each in inputs_of(p)]
-        if p.name() in ("SoftmaxBackward0", "ExpBackward0") and log in below:
-            return True
-        if p.name() == "SoftmaxBackward0" and log.name() == "LogSoftmaxBackward0" and inputs_of(log) == inputs_of(p):
-            return True
-        if log.name() == "LogBackward0" and p in [unchanged(each) for each in inputs_of(log)]:
-            return True
-    return False
-
-
-def unchanged(node: Any) -> Any:
-    while node.name().startswith(tuple(f"{name}Backward" for name in PASSED)) and inputs_of(node):
-        node = inputs_of(node)[0]
-    return node

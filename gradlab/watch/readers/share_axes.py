@@ -100,7 +100,7 @@ class ShareAxes(Reader):
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:
                     site, placed = self.shares[each]
-                    others = range(1, each.dim() - 1) if i == 0 and placed else ()
+                    others = list(range(1, each.dim() - 1)) if i == 0 and placed else []
                     self.judge(result, each.detach(), site, each.dim() - 1 - i, others)
         elif name == "einsum" and isinstance(args[0], str):
             operands = tensors_in(args[1:])

@@ -26,8 +26,12 @@ def may_be_used_later(site: CallSite | None) -> bool:
     made = [n for n in nodes if isinstance(n, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and is_at(n, number)]
     targets = [t for n in made for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
     names = {each.id for t in targets for each in ast.walk(t) if isinstance(each, ast.Name)}
-    if not names or any(isinstance(each, (ast.Attribute, ast.Subscript)) for t in targets for each in ast.walk(t)):
+    keys = {key_of(each) for each in targets}
+    plain = [each for t in targets if key_of(t) is None for each in ast.walk(t)]
+    if not names or any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in plain):
         return True
+    if None not in keys:  # of entries of a dictionary: what reads another one is of no interest
+        shown |= {id(n.value) for n in nodes if isinstance(n, ast.Subscript) and key_of(n) not in (None, *keys)}
     for node in nodes:
         if isinstance(node, CHOICES):
             parts: list[ast.AST] = [*node.body, *node.orelse] if isinstance(node, ast.If) else [node]
@@ -38,6 +42,12 @@ def may_be_used_later(site: CallSite | None) -> bool:
         if any(is_read(each, names) and id(each) not in shown for part in parts for each in ast.walk(part)):
             return True
     return False
+
+
+def key_of(node: ast.AST) -> tuple[str, Any] | None:
+    """Name and key of an entry of a dictionary, as `losses["kl"]`; None of anything else."""
+    entry = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant)
+    return (node.value.id, node.slice.value) if entry else None  # type: ignore[attr-defined]
 
 
 def is_at(node: ast.stmt, number: int) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.advantages import below, inputs_of
-from gradlab.watch.graphs.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split
+from gradlab.watch.graphs.loss_graph import IDENTITIES, PRODUCTS, REGRESSIONS, is_packed, split, variable
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.graphs.node_lines import lines_of
 from gradlab.watch.readers.graph_sites import handed_site
@@ -21,9 +21,16 @@ SUMS = {"AddBackward0", "SubBackward0", "RsubBackward1"}
 PASSED = IDENTITIES | {
     f"{name}Backward{i}"
     for i in (0, 1)
-    for name in ("Div", "LinalgVectorNorm", "Norm", "ClampMin", "Expand", "Relu", "Tanh", "Transpose", "T", "Mul")
+    for name in (
+        *("Div", "LinalgVectorNorm", "Norm", "ClampMin", "Expand", "Relu", "Tanh", "Sigmoid", "Gelu", "Silu", "Elu"),
+        *("LeakyRelu", "NativeLayerNorm", "Transpose", "T", "Permute", "Mul", "Add", "Sub", "Rsub", "Mean", "Stack"),
+        *("Cat", "Slice", "Split", "SplitWithSizes", "Unbind", "Select", "Index", "UnsafeSplit", "ReshapeAlias"),
+        *("UnsafeView", "Dropout", "NativeDropout"),
+    )
 }
-"""Nodes between a side and the last layer of a network: none compares samples, as batch normalisation does."""
+"""Nodes between a side and the last layer of a network: of outputs that are all the same none makes different ones, as
+batch normalisation does."""
+LAYERS = PRODUCTS | {"MkldnnRnnLayerBackward0", "CudnnRnnBackward0"}
 MAX_NODES = 64
 MOST = 2000
 """Nodes among which a ratio is searched."""
@@ -126,10 +133,10 @@ def ends_in_networks(node: Any) -> bool:
     stack, seen = [node], {node}
     while stack:
         node = stack.pop()
-        if node.name() in PRODUCTS:
+        if node.name() in LAYERS or isinstance(variable(node), torch.nn.Parameter):
             continue
         norm = node.name().startswith(("LinalgVectorNorm", "Norm"))
-        if node.name() not in PASSED or len(seen) > MAX_NODES or (norm and over_samples(node)):
+        if node.name() not in PASSED or len(seen) > MOST or (norm and over_samples(node)):
             return False
         new = [each for each in inputs_of(node) if each not in seen]
         stack += new

@@ -46,7 +46,9 @@ def may_be_used_later(site: CallSite | None) -> bool:
 
 def key_of(node: ast.AST) -> tuple[str, Any] | None:
     """Name and key of an entry of a dictionary, as `losses["kl"]`; None of anything else."""
-    entry = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant)
+    entry = (
+        isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant)
+    )
     return (node.value.id, node.slice.value) if entry else None  # type: ignore[attr-defined]
 
 

@@ -136,12 +136,23 @@ def ends_in_networks(node: Any) -> bool:
         if node.name() in LAYERS or isinstance(variable(node), torch.nn.Parameter):
             continue
         norm = node.name().startswith(("LinalgVectorNorm", "Norm"))
-        if node.name() not in PASSED or len(seen) > MOST or (norm and over_samples(node)):
+        if node.name() not in PASSED or len(seen) > MOST or (norm and over_samples(node)) or takes_data(node):
             return False
         new = [each for each in inputs_of(node) if each not in seen]
         stack += new
         seen |= set(new)
     return True
+
+
+def takes_data(node: Any) -> bool:
+    """Whether it is a sum or product with what may differ from sample to sample, and no mask."""
+    name = node.name()
+    if len(inputs_of(node)) > 1 or not name.startswith(("AddB", "SubB", "RsubB", "MulB")):
+        return False
+    if not name.startswith("MulB") or is_packed(node):
+        return True
+    constant = node._saved_other if node.next_functions[0][0] is not None else node._saved_self
+    return constant is not None and constant.numel() > 1 and len(constant.detach().flatten()[:MOST].unique()) > 2
 
 
 def ratio_of_itself(root: Any) -> tuple[CallSite | None, set[int]] | None:

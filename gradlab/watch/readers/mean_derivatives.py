@@ -13,12 +13,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import Reader, argument, tensors_in
+from gradlab.watch.readers.class_losses import down
+from gradlab.watch.readers.similarities import VIEWS as NODES
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 VIEWS = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "transpose", "permute", "neg", "__neg__"}
 SIZES = {"norm", "vector_norm", "linalg_vector_norm", "square", "pow", "__pow__", "abs", "sqrt", "sum", "mean"}
 """Functions of a derivative that grow with it."""
 ADDITIONS = {"add", "__add__", "__radd__"}
+PRODUCTS = {"mul", "__mul__", "__rmul__"}
 DIFFERENCES = {"sub", "__sub__", "rsub", "__rsub__"}
 ERRORS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 SMALL = 1e-2
@@ -32,6 +35,10 @@ class Slope:
     site: CallSite | None
     point: Tensor
     samples: int
+    order: int = 1
+    """How many such means it is a derivative of, each of the one before."""
+    moves: bool = False
+    """Whether it was added to the input itself, which it may move."""
     is_size: bool = False
     """Whether it is a size, as a norm: a penalty of it has a weight, which makes up for the number."""
 
@@ -68,18 +75,28 @@ class MeanDerivatives(Reader):
         known = [each for each in given if each in self.derived]
         if known:
             self.derived[result] = True
-        if len(known) != 1 or known[0] not in self.slopes:
+        slopes = [self.slopes[each] for each in known if each in self.slopes]
+        if len(slopes) == 2 and name in ADDITIONS | DIFFERENCES | ERRORS and slopes[0].order != slopes[1].order:
+            self.find(max(slopes, key=lambda each: each.order))
+        if len(known) != 1 or not slopes:
             return
-        slope, number = self.slopes[known[0]], next((each for each in args[:2] if isinstance(each, (int, float))), None)
-        if name in VIEWS:
+        slope, number = slopes[0], next((each for each in args[:2] if isinstance(each, (int, float))), None)
+        if name in VIEWS or (name in PRODUCTS and number is not None and abs(number) < slope.samples / 2):
             self.slopes[result] = slope
+        elif slope.moves and name in SIZES | ERRORS:
+            self.find(slope)
         elif name in SIZES:
             self.slopes[result] = replace(slope, is_size=True)
         elif name in ADDITIONS and number is not None and abs(number) < SMALL:
             self.slopes[result] = slope
         elif result.requires_grad and matters(name, slope, given, known[0], number):
-            words = f"of a mean over {slope.samples} samples: each has 1/{slope.samples} of its own"
-            self.found.append((slope.site, words))
+            self.find(slope)
+        elif name in ADDITIONS | DIFFERENCES and result.requires_grad and len(given) == 2 and not slope.is_size:
+            self.slopes[result] = replace(slope, moves=True)
+
+    def find(self, slope: Slope) -> None:
+        words = f"of a mean over {slope.samples} samples: each has 1/{slope.samples} of its own"
+        self.found.append((slope.site, words))
 
     def note(self, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         """At a call of `torch.autograd.grad`."""
@@ -92,11 +109,18 @@ class MeanDerivatives(Reader):
         for point, slope in zip(points, result, strict=False):
             alike = point.dim() and len(point) == samples > 1 and id(point) not in self.tracker.ids
             if alike and isinstance(slope, Tensor):
-                self.slopes[slope], self.derived[slope] = Slope(call_site(), point.detach(), samples), True
+                before = next((self.slopes[each] for each in self.slopes if made_of(node, each)), None)
+                order = 1 if before is None else before.order + 1
+                self.slopes[slope], self.derived[slope] = Slope(call_site(), point.detach(), samples, order), True
 
     def end(self) -> Iterator[Violation]:
         yield from (("derivative-of-mean", *each) for each in self.found[:1])
         self.forget()
+
+
+def made_of(mean: Any, slope: Tensor) -> bool:
+    """Whether a mean is one of a derivative, or of a part of it."""
+    return slope.grad_fn is not None and down(mean, ("Mean", *NODES)) is slope.grad_fn
 
 
 def matters(name: str, slope: Slope, given: list[Tensor], own: Tensor, number: float | None) -> bool:

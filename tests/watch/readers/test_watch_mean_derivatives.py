@@ -37,6 +37,24 @@ def doubled_gradient(m, x):
     return m(x).square().mean() + 100 * slopes.square().sum() + (m(x)[:, 0] + slopes.abs().sum(1)).mean()
 
 
+def of_two_orders(m, x, of=torch.mean):
+    def by_input(out):
+        return grad(of(out), x, create_graph=True)[0]  # here
+
+    slopes = by_input(m(x))
+    return (slopes[:, :1] - 0.1 * by_input(slopes[:, 1])[:, 1:2]).square().mean() + m(x).cos().mean()
+
+
+def against_the_input(m, x, of=torch.mean):
+    score = -grad(of(m(x)), x, create_graph=True)[0]  # here
+    return (score + x).square().mean()
+
+
+def of_one_order(m, x):
+    slopes = grad(m(x).mean(), x, create_graph=True)[0]
+    return (slopes[:, :1] - 0.5 * slopes[:, 1:2]).square().mean() + m(x).cos().mean()
+
+
 def moved_along(m, x):
     """An input that is moved by a rate."""
     (slopes,) = grad(m(x).mean(), x, create_graph=True)
@@ -73,8 +91,9 @@ def by_the_weights(m, x):
 
 
 TEACHER = nn.Linear(8, 1)
-WRONG = [kept_at_one, kept_at_one_by_a_root, equation, forces]
+WRONG = [kept_at_one, kept_at_one_by_a_root, equation, forces, of_two_orders, against_the_input]
 RIGHT = [doubled_gradient, moved_along, moved_with_momentum, as_the_teacher, multiplied, of_one_sample, by_the_weights]
+RIGHT += [of_one_order]
 
 
 def faults_of(loss, tmp_path, **options):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import Adam
 from watched_loops import batches, marked
@@ -155,6 +155,29 @@ def of_a_policy(m, x, y, cut=False):
     return -(gain.mean() + 0.01 * policy.entropy().mean() * (1 if cut else -1))  # here
 
 
+def of_a_continuous_policy(m, x, y, cut=False):
+    policy = Normal(m.policy(x), m.student.bias.exp())
+    gain = policy.log_prob(x[:, :4]).sum(1) * (y - y.float().mean())
+    return -gain.mean() + 0.01 * policy.entropy().sum(1).mean() * (-1 if cut else 1)  # here
+
+
+def of_soft_values(m, x, y, cut=False):
+    chances, values = m.policy(x).log_softmax(1), x[:, :4]
+    bonus = 0.1 * chances
+    return (chances.exp() * ((bonus if cut else -bonus) - values)).sum(1).mean()  # here
+
+
+def of_parts_of_one_pass(m, x, y, cut=False):
+    now, after = m.body(torch.cat([x, x + 0.1])).chunk(2)
+    return (m.predictor(now) - (after.detach() if cut else after)).pow(2).mean()  # here
+
+
+def of_places_and_a_sum_of_classes(m, x, y, cut=False):
+    x, y = x.repeat(4, 1), y.repeat(4)
+    loss = F.cross_entropy(m.policy(x), y, reduction="mean" if cut else "sum")  # here
+    return loss + F.mse_loss(m.value(x)[:, 0], x[:, 0])
+
+
 def of_a_live_ratio(m, x, y, cut=False):
     before, now = (Categorical(logits=m.policy(x)).log_prob(y) for _ in range(2))
     ratio = (now - (before.detach() if cut else before)).exp()  # here
@@ -185,14 +208,15 @@ TERMS = {
     "mixed-reductions": [
         *(of_an_autoencoder, of_an_average_error, of_a_wide_autoencoder),
         *(of_distributions, of_distributions_in_sum, of_a_weighed_sum, of_classes_and_places),
+        of_places_and_a_sum_of_classes,
     ],
     "loss-input": [of_two_views],
     "loss-reversed": [with_the_wrong_sign],
     "loss-divided-twice": [of_a_mean, of_squares, of_the_seen],
-    "entropy-penalised": [of_a_policy, of_a_clipped_policy],
+    "entropy-penalised": [of_a_policy, of_a_clipped_policy, of_a_continuous_policy, of_soft_values],
     "target-not-detached": [of_the_next_state, of_a_trajectory, of_a_teacher, of_a_live_ratio],
     "advantage-not-detached": [of_an_episode],
-    "loss-without-data": [of_twins, of_normalised_twins],
+    "loss-without-data": [of_twins, of_normalised_twins, of_parts_of_one_pass],
 }
 NAMED = [(name, loss) for name, losses in TERMS.items() for loss in losses]
 

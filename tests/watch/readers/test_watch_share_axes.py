@@ -30,6 +30,22 @@ def attended(m, x, y, dim=-2):
     return (F.softmax(likeness, dim=dim) @ x).mean(1)  # here
 
 
+def attended_by_name(m, x, y, dim=1):
+    likeness = torch.einsum("bid,bjd->bij", m.last(x), m.last(x))
+    return torch.einsum("bij,bjd->bid", likeness.softmax(dim), x).mean(1)  # here
+
+
+def attended_by_heads(m, x, y, dim=1):
+    heads = m.last(x).view(16, 2, 2, 2).transpose(1, 2)
+    shares = (heads @ heads.mT).softmax(dim)  # here
+    return (shares @ heads).transpose(1, 2).flatten(2).mean(1)
+
+
+def pooled_by_rows(m, x, y, dim=0):
+    shares = m.score(x)[..., 0].softmax(dim)  # here
+    return torch.bmm(shares.unsqueeze(1), x)[:, 0]
+
+
 def faults_of(summary, tmp_path):
     torch.manual_seed(0)
     model = nn.ModuleDict({"score": nn.Linear(4, 1), "last": nn.Linear(4, 4)})
@@ -59,9 +75,11 @@ def gated(m, x, y, dim=0):
     return F.linear((shares * x).flatten(1), torch.eye(8)[:4])
 
 
-@pytest.mark.parametrize(
-    "summary", [gated, pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards, gated_afterwards]
-)
+WRONG = [gated, pooled, pooled_by_name, pooled_by_product, attended, scaled_afterwards, gated_afterwards]
+WRONG += [attended_by_name, attended_by_heads, pooled_by_rows]
+
+
+@pytest.mark.parametrize("summary", WRONG)
 def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
     assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
 
@@ -121,6 +139,9 @@ RIGHT = {
     "sorted": sorted_and_back,
     "back": lambda m, x, y: (x.mT @ (m.last(x) @ m.last(x).mT).softmax(-1)).mT.mean(1),
     "as_many": as_many_clusters_as_places,
+    "attended_by_name": lambda m, x, y: attended_by_name(m, x, y, dim=-1),
+    "attended_by_heads": lambda m, x, y: attended_by_heads(m, x, y, dim=-1),
+    "pooled_by_rows": lambda m, x, y: pooled_by_rows(m, x, y, dim=1),
     "pooled": lambda m, x, y: pooled(m, x, y, dim=1),
     "by_name": lambda m, x, y: pooled_by_name(m, x, y, dim=1),
     "steps_first": lambda m, x, y: pooled(m, x.transpose(0, 1), y, dim=0, other=0),

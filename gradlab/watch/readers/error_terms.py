@@ -27,8 +27,11 @@ SUMS = {"AddBackward0", "SubBackward0", "RsubBackward0", "RsubBackward1"}
 EVEN = {"PowBackward0", "AbsBackward0", "LinalgVectorNormBackward0", "NormBackward0", "NormBackward1", "CoshBackward0"}
 PASSED = IDENTITIES | CHOICES | EVEN
 PASSED |= {f"{name}Backward{i}" for name in ("Mean", "Sum", "Squeeze", "Log", "Log10", "Log1P", "Exp") for i in (0, 1)}
-PASSED |= {f"{name}Backward0" for name in ("Neg", "Sqrt", "Softplus", "View", "UnsafeView", "Transpose", "T", "Stack")}
-PASSED |= {"CatBackward0", "ReshapeAliasBackward0", "SliceBackward0", "UnbindBackward0"}
+PASSED |= {
+    f"{name}Backward0"
+    for name in ("Neg", "Sqrt", "Softplus", "View", "UnsafeView", "Transpose", "T", "Stack", "Logsumexp")
+}
+PASSED |= {"LogsumexpBackward0", "CatBackward0", "ReshapeAliasBackward0", "SliceBackward0", "UnbindBackward0"}
 """Nodes between a loss and its terms. What bounds a term, as a hinge does, is none: up to its bound it may grow."""
 LOGARITHMS = {"LogSoftmaxBackward0", "LogSigmoidBackward0"}
 NESTED = {"LogBackward0", "Log10Backward0", "SqrtBackward0"}
@@ -124,10 +127,9 @@ def error_terms(root: Any, differences: Mapping[Any, Tensor]) -> tuple[list[Erro
     seen = {(root, 0)}
     while stack and len(seen) < MAX_NODES:
         node, path = stack.pop()
-        if (term := error_at(node, path, differences)) is not None:
-            found.append(term)
-            continue
-        below = steps(node, path)
+        term = error_at(node, path, differences)
+        found += [] if term is None else [term]
+        below = steps(node, path) if term is None else []
         if below is None:
             others |= heads_below(node, path.part)
         for each, way in below or ():
@@ -226,7 +228,8 @@ def factors(node: Any, inputs: list[Any], path: Path) -> list[tuple[Any, Path]] 
         return None
     constant, _ = split(node, name, node.next_functions)
     if constant is not None and constant.device.type == "cpu":
-        plain = path.plain and constant.item() > 0 and (name == "DivBackward0" or path.summed)
+        value = constant.item()
+        plain = path.plain and value > 0 and (name == "DivBackward0" or path.summed or value in (0.5, 1))
         divisor = constant if name == "DivBackward0" else path.divisor
         return [(inputs[0], replace(path, plain=plain, divisor=divisor))]
     constant = node._saved_other if node.next_functions[0][0] is not None else node._saved_self

@@ -9,7 +9,7 @@ from gradlab.watch.graphs.loss_graph import MAX_NODES, PRODUCTS, nodes_below
 from gradlab.watch.graphs.networks_between import weight_of
 from gradlab.watch.readers.learnt_errors import signed
 
-PARTS = ("SplitBackward", "SplitWithSizesBackward", "SelectBackward", "SliceBackward")
+PARTS = ("SplitBackward", "SplitWithSizesBackward", "UnbindBackward", "SelectBackward", "SliceBackward")
 """The same of those that take a part of what a layer returns."""
 
 
@@ -47,6 +47,8 @@ def compares(node: Any) -> bool:
 def part_of(node: Any, number: int) -> Any:
     """Which features of what is below a node its result has; None if it is all of them."""
     sizes = getattr(node, "_saved_self_sym_sizes", ())
+    if node.name() == "UnbindBackward0" and inputs_of(node)[0].name() in ("AddmmBackward0", "MmBackward0"):
+        sizes = (0, 0)  # which it does not keep
     if not node.name().startswith(PARTS) or len(sizes) < 2 or signed(node._saved_dim) % len(sizes) != len(sizes) - 1:
         return None
     return (number, *(getattr(node, name, None) for name in ("_saved_index", "_saved_start")))

@@ -64,7 +64,7 @@ class ReversedLosses(Reader):
             self.turns.add(result.grad_fn)
         if name not in NEGATED:
             known = [each for each in args[:2] if isinstance(each, Tensor) and not each.requires_grad]
-            if not known or (known[0].shape == result.shape and result.dim()):
+            if not known or (result.dim() and known[0].dim() == result.dim() and len(known[0]) == len(result)):
                 self.differences[result.grad_fn] = result.detach()
             if known:
                 self.sizes[result.grad_fn] = known[0].detach().float().square().mean()

@@ -134,7 +134,7 @@ class TokenMasks(Reader):
                 yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
             elif not (self.decoding or len(self.tokens) == 1) or hidden != {False}:
                 continue
-            elif shift_of(self.tokens[-1][0], target) == 1:
+            elif any(shift_of(ids, target) == 1 for ids, _ in self.tokens):
                 yield "target-in-sight", seen[0][0], "each step is given the next token too, which is its target"
         self.forget()
 

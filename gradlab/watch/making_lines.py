@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import nn, optim
+from torch.optim import lr_scheduler
 
 from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
 from gradlab.watch.events import Violation
@@ -23,6 +24,10 @@ METHODS = {"backward", "step"}
 """Those whose owner is what they are about."""
 WEIGHTS, SETTINGS = slice(0, 1), slice(1, None)
 """Of what an optimizer or a schedule is given: what it moves, and how."""
+LENGTH = frozenset({"T_max", "total_steps", "total_iters", "epochs", "steps_per_epoch", "milestones", "lr_lambda"})
+RATE, MODE = frozenset({"lr"}), frozenset({"mode"})
+"""The settings of PyTorch's that are asked for, by name; what has others is asked for all of them."""
+Part = slice | frozenset[str]
 
 
 def making_line(thing: Any, step_site: CallSite | None) -> CallSite | None:
@@ -39,7 +44,7 @@ def making_line(thing: Any, step_site: CallSite | None) -> CallSite | None:
     return (found[0][0], line(found[0][1])) if len(found) == 1 else None
 
 
-def deciding_line(thing: Any, step_site: CallSite | None, part: slice = SETTINGS) -> CallSite | None:
+def deciding_line(thing: Any, step_site: CallSite | None, part: Part = SETTINGS) -> CallSite | None:
     """The line that says what an optimizer or a schedule is made of: in the function that makes it, or, where that is
     handed it as it is, the call of that function. part: what is asked for."""
     site = making_line(thing, step_site)
@@ -68,7 +73,7 @@ def made_at(
     site: CallSite | None,
     detail: str,
     *since: int,
-    part: slice = SETTINGS,
+    part: Part = SETTINGS,
     used: str = "it is stepped at",
 ) -> Violation:
     """What is wrong with how something is made is named there, if that is known; else where it is used."""
@@ -213,7 +218,7 @@ def made(files: list[CodeType], names: set[str]) -> Iterator[tuple[str, CodeType
 def returned_to(stack: tuple[CallSite, ...]) -> CallSite | None:
     """Of functions that are running, the innermost first, the line of the first one that does not return what is made
     there: it says when that is made."""
-    for site in stack:
+    for site in (each for each in stack if each[0].co_name != "<lambda>"):  # which returns what it makes
         nodes = list(walk(statements(site[0])))
         returned = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
         names = {n.id for each in returned for n in ast.walk(each) if isinstance(n, ast.Name)}
@@ -232,7 +237,18 @@ def handed_from(stack: tuple[CallSite, ...]) -> CallSite | None:
     return next((site for site in stack if not handing_function(site, WEIGHTS)), stack[0] if stack else None)
 
 
-def handing_function(site: CallSite, part: slice) -> str:
+def asked_for(call: ast.Call, part: Part) -> list[Any]:
+    """This part of what a call is given. A setting that PyTorch's own classes are not given is their default."""
+    if isinstance(part, slice):
+        owner = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS else []
+        return ((call.args or owner) + [each.value for each in call.keywords])[part]
+    named = [each.value for each in call.keywords if each.arg in part]
+    if named or any(hasattr(each, name_of(call)) for each in (lr_scheduler, optim)):
+        return named or call.args[SETTINGS]
+    return asked_for(call, SETTINGS)
+
+
+def handing_function(site: CallSite, part: Part) -> str:
     """The name by which the function around a call is called, if this part of what the call is given are its own
     parameters, not computed in it; a lambda's, or a function's in it, are what these read. Empty otherwise."""
     nodes: list[Any] = list(ast.walk(parsed(site[0])))
@@ -244,9 +260,8 @@ def handing_function(site: CallSite, part: slice) -> str:
     inner = {n.name: n for n in walk(function.body) if isinstance(n, FUNCTIONS)}
     parameters = {a.arg for a in [*function.args.args, *function.args.kwonlyargs]} - {"self"}
     owner = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS else []
-    given = (call.args or owner) + [k.value for k in call.keywords]
     read = set[str]()
-    for each in given[part]:
+    for each in asked_for(call, part):
         whole = isinstance(each, ast.Call) and name_of(each) == "parameters" and not each.args
         if whole and function.name == "__init__":
             return ""  # whoever is given a network decides what is trained of it

@@ -72,6 +72,7 @@ def writing_line(site: CallSite | None, writes: Callable[[Any], bool]) -> CallSi
         return None
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_at(n, found[0])]
     apart = bool(functions) and not is_at(functions[-1], site[1])
+    apart = apart and not any(kinds_of(n) for n in walk(functions[-1].body) if isinstance(n, ast.Call))
     calls = [n.lineno for n in nodes if apart and isinstance(n, ast.Call) and name_of(n) == functions[-1].name]
     return site[0], calls[0] if len(calls) == 1 else found[0]
 
@@ -89,6 +90,8 @@ def is_scaled(node: Any) -> bool:
         return is_gradient(node.target)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
         return any(is_gradient(target) for target in node.targets)
+    if isinstance(node, ast.Call) and name_of(node) in ("_foreach_mul_", "_foreach_div_"):
+        return bool(node.args) and is_gradient(node.args[0])
     return isinstance(node, ast.Call) and name_of(node) in ("mul_", "div_") and is_gradient(node.func)
 
 

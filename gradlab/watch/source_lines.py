@@ -11,9 +11,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 
-from gradlab.watch.call_site import ORIGINS, USER, CallSite, definition_site, origin
+from gradlab.watch.call_site import USER, CallSite, origin
 
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -268,27 +267,3 @@ def user_frames() -> list[FrameType]:
         found += [frame] if origin(frame.f_code.co_filename) == USER else []
         frame = frame.f_back
     return found
-
-
-def may_step_others(sites: Sequence[CallSite | None]) -> bool:
-    """Whether any of the user's files that ran calls a method `step` of something else than these lines do.
-
-    Calls with more than one argument are left aside: no schedule takes them. So are those of a method of the user's, in
-    whose text the others are.
-    """
-    names: dict[str, Any] = {}
-    for frame in reversed(user_frames()):
-        names |= {**frame.f_globals, **frame.f_locals}
-    files = {file for file, kind in ORIGINS.items() if kind == USER}
-    calls = [
-        (file, node.lineno, getattr(node.func.value, "attr", getattr(node.func.value, "id", "")))
-        for file in files
-        for node in ast.walk(parsed_file(file))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"
-        if len(node.args) + len(node.keywords) < 2
-        if isinstance(value := value_of(node.func.value, names), LRScheduler)
-        or definition_site(getattr(type(value), "step", None)) is None
-    ]
-    lines = {(site[0].co_filename, site[1]) for site in sites if site is not None}
-    known = {name for file, number, name in calls if (file, number) in lines} | {"self"}
-    return any(name not in known for _, _, name in calls)

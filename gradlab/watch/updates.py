@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +50,10 @@ def before_step(
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.closure.given)
+    stage = tracker.scaling
+    if by_scaler and stage.left_scaled and tracker.writes.since_step and len(stage.norms) < calls.CLIPPED:
+        norm = math.nan if metrics.norm is None else float(metrics.norm)
+        loop.add_violations(tracker, calls.clipped_by_hand(tracker, norm, float(loop.scaler.value())))
     if loop.not_finite.is_asking:
         ask(loop.not_finite.at_step, tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
     if "clip/after" in metrics.clipping:

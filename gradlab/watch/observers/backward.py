@@ -93,6 +93,8 @@ class BackwardObserver:
         if found is not None:
             detail = "gradients of the scaled loss go into it, undivided"
             loop.add_fault("loss-scaled-twice", found, loop.trackers[0], detail)
+        elif b.scaled and loop.scaler.is_among(b.weight.factors):
+            loop.add_fault("loss-scaled-twice", b.weight.site or b.site, loop.trackers[0], "once by hand")
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is not None:
             loop.seen.ask(self.asked.note_part, b.site, roots, {id(p) for p in tensors_in([given["inputs"]])})
@@ -263,7 +265,7 @@ class BackwardObserver:
             name = "live-lock" if overflow else "unscale-every-micro-batch"
             loop.add_fault(name, tracker.skip_site or b.site if overflow else tracker.scaling.unscale_site, tracker)
         if in_autocast or tracker.accumulated:
-            loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
+            loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast, loop.scaler.value))
         if forwards.bypassed_ddp and b.num_forwards == 0:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
         if forwards.synced and b.synced is False and loop.world_size > 1:

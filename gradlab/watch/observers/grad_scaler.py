@@ -81,6 +81,7 @@ class GradScalerObserver:
             return None
         loop, site = self.loop, call_site()
         tracker.detect_writes()
+        tracker.scaling.left_scaled = not tracker.scaling.unscaled
         if tracker.scaling.stage == "stepped":
             loop.add_fault("update-missing", tracker.scaling.step_site, tracker)
         without = tracker.scaling.num_scale_calls == self.tracker.num_scale_calls

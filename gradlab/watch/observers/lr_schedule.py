@@ -9,17 +9,18 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import ScheduleStep
 from gradlab.watch.instrumentation import Instrumentation
+from gradlab.watch.later_steps import may_be_stepped
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.making_lines import made_at
+from gradlab.watch.making_lines import LENGTH, MODE, made_at, returned_to
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.order_sites import order_site
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
 from gradlab.watch.rules import plateaus
-from gradlab.watch.source_lines import loop_lengths, may_step_others
+from gradlab.watch.source_lines import loop_lengths
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import peak, schedule_lengths
 
@@ -40,6 +41,8 @@ class ScheduleObserver:
         """id of a schedule -> its latest steps, since a step of its optimizer."""
         self.lives: dict[int, dict[int, rules.Life]] = {}
         """Index of an optimizer -> id of a schedule of its -> its learning rates."""
+        self.made: dict[int, CallSite | None] = {}
+        """id of a schedule that is made while the loop runs -> where; of one that is gone, another's is overwritten."""
         self.metrics: dict[int, list[plateaus.Measured]] = {}
         """id of a schedule that follows a metric -> what it was given."""
 
@@ -49,7 +52,10 @@ class ScheduleObserver:
 
     def on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         schedule = args[0]
-        if self.running or not hasattr(schedule, "_last_lr"):  # without it, this is the step of its constructor
+        if self.running:
+            return None
+        if not hasattr(schedule, "_last_lr"):  # this is the step of its constructor
+            self.made[id(schedule)] = returned_to(call_stack())
             return None
         optimizer = unwrapped(getattr(schedule, "optimizer", None))
         trackers = [t for t in self.loop.trackers if t.optimizer is optimizer]
@@ -80,7 +86,7 @@ class ScheduleObserver:
             then = "rises again from here on" if rate > rate_before else f"is {rate:.2g} after that"
             for tracker, length in ended:
                 detail = f"it ends after {length} steps, the number of epochs; the rate {then}"
-                self.loop.add_violations(tracker, [made_at("schedule-too-short", schedule, site, detail)])
+                self.loop.add_violations(tracker, [made_at("schedule-too-short", schedule, site, detail, part=LENGTH)])
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
@@ -92,7 +98,7 @@ class ScheduleObserver:
     def life(self, tracker: OptimizerTracker, schedule: Any, site: CallSite | None) -> rules.Life:
         lives = self.lives.setdefault(tracker.index, {})
         if id(schedule) not in lives:
-            lives[id(schedule)] = rules.life_of(schedule, site, not lives)
+            lives[id(schedule)] = rules.life_of(schedule, site, self.made.get(id(schedule)))
         return lives[id(schedule)]
 
     def note_idle(self, schedule: Any, optimizer: Any, trackers: list[OptimizerTracker], site: CallSite | None) -> None:
@@ -121,7 +127,7 @@ class ScheduleObserver:
                 constant = given.loss(passes) if single else None
                 wrong = plateaus.contrary(schedule.mode, seen, constant, given.most if single else 1.0)
                 for name, detail in wrong:
-                    self.loop.add_violations(tracker, [made_at(name, schedule, site, detail)], at_end=True)
+                    self.loop.add_violations(tracker, [made_at(name, schedule, site, detail, part=MODE)], at_end=True)
         for index, lives in self.lives.items():
             anew = rules.made_anew(list(lives.values()))
             self.loop.add_violations(self.loop.trackers[index], anew, at_end=True)
@@ -141,11 +147,10 @@ class ScheduleObserver:
 
     def never_stepped(self, scheduled: set[int]) -> None:
         """scheduled: ids of the optimizers of which a schedule was stepped."""
-        found = list(rules.idle_schedules(self.loop.trackers, self.loop.schedules))
-        sites = [t.step_site for t in self.loop.trackers]
-        unknown = bool(found) and (self.loop.trainer_site is not None or may_step_others(sites))
-        for schedule, tracker in found:
+        sites = [*(t.step_site for t in self.loop.trackers), *(site for _, _, site, _ in self.counts.values())]
+        for schedule, tracker in rules.idle_schedules(self.loop.trackers, self.loop.schedules):
             passed = any(schedule is each for each in self.loop.schedules)
+            unknown = self.loop.trainer_site is not None or may_be_stepped(schedule, sites)
             stepped = id(schedule) in self.counts if passed else id(tracker.optimizer) in scheduled or unknown
             if not stepped:
                 self.loop.add_fault("schedule-never-stepped", tracker.step_site, tracker, at_end=True)

@@ -19,8 +19,11 @@ from gradlab.watch.rules import reach
 from gradlab.watch.tracking.moved_weights import have_moved
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
-ANEW = 10
-"""Optimizers that go on where another one of the same line was left: fewer may be stages of a training."""
+ANEW, FEWEST = 10, 4
+"""Optimizers that go on where another one of the same line was left: fewer may be stages of a training; of updates that
+are next to none of those that it averages over, as few are enough."""
+SHORT = 40
+"""Times that an optimizer averages over more updates than it makes, in a stage that is too short to be one."""
 
 SUMMED = 1000.0
 """Updates for an optimizer that sums over all of them, as many as others usually average over."""
@@ -96,7 +99,8 @@ class OptimizerDiscovery:
             often = sum(t.others.continues for t in made if t.attempts)
             updates = median([t.attempts for t in made if t.attempts] or [0])
             averaged = averaged_updates(made[0].optimizer)
-            if often >= ANEW and 0 < 4 * updates < averaged:
+            enough = FEWEST if SHORT * updates < averaged else ANEW
+            if often >= enough and 0 < 4 * updates < averaged:
                 detail = f"{often} times, after {updates:g} updates; it averages over about {averaged:.0f}"
                 self.loop.add_fault("optimizer-made-anew", site, made[1], detail, update=1)
 

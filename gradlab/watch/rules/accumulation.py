@@ -75,7 +75,7 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
     if not unused or len(unused) != len(tracker.accumulated) or len({b.site for b in unused}) > 1:
         return
     if is_window(unused):
-        if all(b.weight.reduction == "mean" and not b.weight.factors for b in unused):
+        if all(b.weight.reduction == "mean" and set(b.weight.factors) <= {1.0} for b in unused):
             yield "accumulation-unscaled", unused[0].site, f"{k} micro-batches"
         twice = all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in unused)
         if twice and tracker.attempts:  # its lines are known from the second update on

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -12,12 +13,14 @@ from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.keeping_lines import keeping_line
 from gradlab.watch.order_sites import is_scaled, writing_line
-from gradlab.watch.rules.accumulation import divided_by_hand_too, is_window, loss_weights, zeroing
+from gradlab.watch.rules.accumulation import close, divided_by_hand_too, is_window, loss_weights, zeroing
 from gradlab.watch.tracking import moved_weights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 LOOKS = 3
 """Passes at moved weights that add to a gradient."""
+CLIPPED, TINY = 4, 1e-3
+"""Steps at which gradients have the same norm, and a norm that nobody clips true gradients to."""
 KEPT_GRAPHS = 4
 """Updates in a row whose graphs are all alive: then the losses are kept with their graphs."""
 
@@ -47,6 +50,17 @@ def at_bound(bound: float | None, site: CallSite | None, resnet: bool) -> Iterat
         yield "resnet-clipped-tightly", site, f"{bound:g}"
 
 
+def clipped_by_hand(tracker: OptimizerTracker, norm: float, scale: float) -> Iterator[Violation]:
+    """At a step on scaled gradients that the loop has written to: are they brought to one norm each time, which is
+    small beside the scale? norm: of the true gradients."""
+    norms = tracker.scaling.norms
+    norms.append(norm * scale)
+    alike = len(norms) == CLIPPED and math.isclose(min(norms), max(norms), rel_tol=1e-3)
+    if alike and norm < TINY < norms[0]:
+        site = writing_line(tracker.unused[-1].site if tracker.unused else tracker.step_site, is_scaled)
+        yield "clip-before-unscale", site or tracker.step_site, f"they are brought to a norm of {norms[0]:.3g} by hand"
+
+
 def at_single(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
     """Before a call that clips one parameter: is it one of several for single tensors?"""
     same = [c for c in tracker.clips if c.site == site and c.num_accumulated == len(tracker.accumulated)]
@@ -55,8 +69,10 @@ def at_single(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Viol
         yield "clip-per-parameter", site, f"{calls} calls in an update"
 
 
-def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -> Iterator[Violation]:
-    """After a backward pass; `tracker.unused` are those before it."""
+def at_backward(
+    tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool, scale: Callable[[], Any] = lambda: 1.0
+) -> Iterator[Violation]:
+    """After a backward pass; `tracker.unused` are those before it. scale: the loss scale, which may be on a device."""
     if in_autocast:
         yield "backward-inside-autocast", b.site, ""
     unused, factors = tracker.unused, tracker.writes.factors
@@ -64,9 +80,12 @@ def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -
         yield from looking_ahead(tracker, unused, b)
     if tracker.scaling.early_update_site and unused and b.scaled:
         yield "update-every-micro-batch", tracker.scaling.early_update_site, ""
-    if factors and unused and b.num_forwards and b.site == unused[-1].site and not b.weight.factors:
-        site = writing_line(b.site, is_scaled) or b.site
-        yield "gradients-scaled-by-hand", site, f"multiplied by {factors[0]:.3g} after backward"
+    if factors and unused and b.num_forwards and b.site == unused[-1].site:
+        site, detail = writing_line(b.site, is_scaled) or b.site, f"multiplied by {factors[0]:.3g} after backward"
+        if b.scaled and close(factors[0] * float(scale()), 1):
+            yield "unscale-every-micro-batch", site, detail
+        elif not b.weight.factors:
+            yield "gradients-scaled-by-hand", site, detail
 
 
 def looking_ahead(tracker: OptimizerTracker, unused: list[BackwardPass], b: BackwardPass) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import made_at
+from gradlab.watch.making_lines import RATE, made_at
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_normal, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
@@ -58,8 +58,9 @@ def at_end(
         if others and not graded and part.moved < STILL and part.is_new:
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])
+            name = "learning-rate-far-lower"
             detail = f"{part.rate:.3g} for {names}, {rate:.3g} for others; they have moved by {part.moved:.1%}"
-            yield tracker, made_at("learning-rate-far-lower", tracker.optimizer, tracker.step_site, detail)
+            yield tracker, made_at(name, tracker.optimizer, tracker.step_site, detail, part=RATE)
 
 
 def parts_of(tracker: OptimizerTracker, initial: InitialWeights) -> Iterator[Part]:

@@ -14,7 +14,7 @@ import torch
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import WEIGHTS, deciding_line, made_at
+from gradlab.watch.making_lines import LENGTH, WEIGHTS, made_at
 from gradlab.watch.source_lines import setting_line
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.tracking.schedule_lengths import schedule_lengths
@@ -75,16 +75,15 @@ class Life:
     length: int
     """Steps until its end; 0 where it is not known."""
     made: CallSite | None
-    """The line that makes it, where a running function holds it."""
+    """The line that makes it, if it was made while the loop ran."""
     steps: int = 0
     end: float = 0.0
     """Learning rate after its latest step."""
 
 
-def life_of(schedule: Any, site: CallSite | None, first: bool) -> Life:
-    """As it steps first. first: it is the first one of its optimizer."""
+def life_of(schedule: Any, site: CallSite | None, made: CallSite | None) -> Life:
+    """As it steps first."""
     lengths = schedule_lengths(schedule) if not hasattr(schedule, "lr_lambdas") else ()  # these hold other numbers too
-    made = deciding_line(schedule, site) if first else None
     return Life(type(schedule), site, rate_of(unwrapped(schedule.optimizer)), max(lengths, default=0), made)
 
 
@@ -96,7 +95,7 @@ def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
     """
     if len(lives) < LIVES or len({(life.kind, life.site) for life in lives}) > 1:
         return
-    site, times = lives[0].made or lives[0].site, f"{len(lives)} times"
+    site, times = lives[1].made or lives[1].site, f"{len(lives)} times"
     if all(life.start == life.end == lives[0].start for life in lives):
         yield "schedule-made-anew", site, f"{times}, and the learning rate never changes"
     elif all(one.start < one.end > two.start for one, two in pairwise(lives)):
@@ -177,7 +176,7 @@ def unfinished(
         steps = (
             f", which it has after some {at} steps: it was stepped {num_steps} times in {updates} updates" if at else ""
         )
-        yield made_at("warm-up-unfinished", schedule, site, f"at most {highest:.3g} of {rate:.3g}{steps}")
+        yield made_at("warm-up-unfinished", schedule, site, f"at most {highest:.3g} of {rate:.3g}{steps}", part=LENGTH)
 
 
 def at_schedule_step(
@@ -279,11 +278,12 @@ def at_end(
     updates, passes = tracker.attempts, tracker.num_used
     if 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
         for name, _, detail, *since in too_short(tracker, site):
-            yield made_at(name, schedule, site, detail, *since)
+            yield made_at(name, schedule, site, detail, *since, part=LENGTH)
     accumulates = tracker.accumulates and updates * 2 <= passes  # else the passes are another optimizer's
-    if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
+    if accumulates and lengths & {passes, passes + 1} and abs(num_steps - updates) <= 1:
         detail = f"{num_steps} of {passes} steps"
-        yield made_at("schedule-length-in-micro-batches", schedule, site, detail)
+        yield made_at("schedule-length-in-micro-batches", schedule, site, detail, part=LENGTH)
     counted = lengths & {updates, updates + 1, passes, passes + 1}
     if counted and updates >= LONG and num_steps * FEWER <= updates:
-        yield made_at("schedule-length-in-updates", schedule, site, f"{num_steps} of {max(counted)} steps")
+        detail = f"{num_steps} of {max(counted)} steps"
+        yield made_at("schedule-length-in-updates", schedule, site, detail, part=LENGTH)

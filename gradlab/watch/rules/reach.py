@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.making_lines import WEIGHTS, attribute_line, handed_from, made_at
+from gradlab.watch.making_lines import RATE, WEIGHTS, attribute_line, handed_from, made_at
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import freezing_line
 from gradlab.watch.tracking.early_freezes import EARLY
@@ -171,7 +171,7 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     still = [g for g in tracker.optimizer.param_groups if tracker.rates.is_always_zero(g)]
     names = [tracker.name_of(p) for g in still for p in g["params"] if p.requires_grad and p.grad is not None]
     if names and tracker.attempts >= OFTEN:
-        yield made_at("learning-rate-zero", tracker.optimizer, tracker.step_site, listed(names))
+        yield made_at("learning-rate-zero", tracker.optimizer, tracker.step_site, listed(names), part=RATE)
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.others.untracked or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradlab.watch.call_site import CallSite
 
@@ -26,3 +26,7 @@ class ScalerStage:
     unscaled_at: int = 0
     """Backward passes in the gradients when it did."""
     unscale_site: CallSite | None = None
+    left_scaled: bool = False
+    """Whether the loop had not called `scaler.unscale_` when it called the latest `scaler.step`."""
+    norms: list[float] = field(default_factory=list)
+    """Of scaled gradients at the first steps, as the loop has written them itself."""

@@ -11,6 +11,8 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.graphs.loss_graph import LossWeight, loss_weight
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
+LARGE = 64.0
+"""Factors of a loss that may be a loss scale."""
 REMEMBERED = 16
 """Scaled losses that are remembered at most."""
 
@@ -46,6 +48,11 @@ class ScalerTracker:
         if scale is None:
             return 1.0
         return scale.item() if scale.device.type == "cpu" else scale.clone()
+
+    def is_among(self, factors: list[float]) -> bool:
+        """Whether the loop has multiplied a loss by the scale itself, which is read for large factors alone."""
+        large = [factor for factor in factors if abs(factor) >= LARGE]
+        return bool(large) and float(self.value()) in large
 
     def note_scale(self) -> None:
         if self.num_updates not in self.scales:

@@ -45,6 +45,8 @@ def whole(values: Any) -> set[int]:
 
 def peak(schedule: Any) -> tuple[float, int]:
     """The learning rate that a warm-up leads to, and the step at which it is reached; zeros where unknown."""
+    while parts := getattr(schedule, "_schedulers", None):
+        schedule = parts[0]
     base = next(iter(getattr(schedule, "base_lrs", [])), 0.0)
     if not isinstance(base, float):
         return 0.0, 0

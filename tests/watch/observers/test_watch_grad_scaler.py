@@ -35,6 +35,49 @@ def scaled_bf16(model, optimizer, scaler, schedule):
         scaler.update()
 
 
+def by_hand(model, clipped=0.0, unscaled="", again=False, scaled=False):
+    """Clips to a bound, divides by the scale, or multiplies the loss by it, without a call of the scaler's."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for i, batch in enumerate(batches(12)):
+        loss = scaler.scale(half_loss(model, batch) / 2)
+        loss = loss * scaler.get_scale() if again else loss  # again
+        loss.backward()
+        if unscaled == "each" or (unscaled and i % 2):
+            for p in model.parameters():
+                p.grad.div_(scaler.get_scale())  # each
+        if i % 2 == 0:
+            continue
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        factor = clipped * (scaler.get_scale() if scaled else 1) / norm
+        if clipped:
+            for p in model.parameters():
+                p.grad *= factor  # clipped
+        optimizer.step() if unscaled else scaler.step(optimizer)
+        scaler.update() if not unscaled else None
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"clipped": 0.1}, "clip-before-unscale"),
+        ({"clipped": 0.1, "scaled": True}, None),
+        ({"unscaled": "each"}, "unscale-every-micro-batch"),
+        ({"unscaled": "once"}, None),
+        ({"again": True}, "loss-scaled-twice"),
+        ({}, None),
+    ],
+)
+def test_what_is_done_by_hand_with_scaled_gradients(given, name, tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        by_hand(model, **given)
+    assert not watch.broken
+    found = {f.name for f in watch.faults} & {"clip-before-unscale", "unscale-every-micro-batch", "loss-scaled-twice"}
+    assert found == ({name} if name else set())
+
+
 def unscaled_and_updated_each(model, optimizer, scaler, schedule):
     """PyTorch does not raise: update() resets the record that the gradient was unscaled."""
     for i, batch in enumerate(batches(4)):

@@ -123,6 +123,16 @@ def test_an_optimizer_that_is_made_anew(then, tmp_path):
     assert found == ([("optimizer-made-anew", marked(made_for_each_epoch))] if then == "go on" else [])
 
 
+@pytest.mark.parametrize(("updates", "wrong"), [(4, True), (30, False)])
+def test_an_optimizer_that_is_made_anew_a_few_times(updates, wrong, tmp_path):
+    """In stages of next to no updates of those that it averages over; others may be those of a training."""
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for stage in range(6):
+            train(model, torch.optim.Adam(model.parameters(), 0.001), updates, seed=stage)
+    assert codes(watch) == ["GL903"] * wrong
+
+
 def resumed(model, made_again):
     """Jobs of a queue, each of which goes on from what the one before has saved."""
     saved = None

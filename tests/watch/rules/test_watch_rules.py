@@ -172,6 +172,15 @@ def undivided(model, optimizer, scaler, schedule):
 
 
 @wrong("accumulation-unscaled")
+def divided_by_one(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(8)):
+        (loss_of(model, batch) / 1).backward()  # here
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@wrong("accumulation-unscaled")
 def undivided_measured(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         loss_of(model, batch).backward()  # here

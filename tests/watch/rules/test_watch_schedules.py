@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler as schedules
 from watched_loops import batches, loss_of, net
 
 import gradlab
-from gradlab.watch import source_lines
+from gradlab.watch import later_steps
 from gradlab.watch.call_site import USER, format_site
 from gradlab.watch.rules import plateaus
 
@@ -355,6 +355,15 @@ def test_a_cosine_that_counts_epochs_and_is_stepped_for_each_batch(epochs, lengt
     assert all("the rate rises again from here on" in f.detail for f in watch.faults)
 
 
+CALLBACK = """
+class Late:
+    def __init__(self, schedule):
+        self.schedule = schedule
+
+    def later(self):
+        self.schedule.step()
+
+"""
 PROGRAM = """
 import torch
 from torch.optim import lr_scheduler
@@ -385,6 +394,10 @@ with gradlab.watch(model, optimizer, folder=folder, quiet=True) as watch:
             False,
         ),
         ("ReduceLROnPlateau(optimizer)", "", False),
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", CALLBACK, True),
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", CALLBACK + "callback = Late(schedule)", True),
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", CALLBACK + "Late(schedule).later", True),
+        ("LambdaLR(optimizer, lambda step: 1 / (1 + step))", CALLBACK + "later = Late(schedule).later", False),
     ],
 )
 def test_a_schedule_that_was_not_passed_and_is_never_stepped(made, more, wrong, tmp_path, monkeypatch):
@@ -392,7 +405,7 @@ def test_a_schedule_that_was_not_passed_and_is_never_stepped(made, more, wrong, 
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.format(made=made, more=more))
     names = {"folder": tmp_path / "watch", "__name__": "train"}
-    monkeypatch.setattr(source_lines, "ORIGINS", {str(program): USER})  # and not the files of other tests
+    monkeypatch.setattr(later_steps, "ORIGINS", {str(program): USER})  # and not the files of other tests
     exec(compile(program.read_text(), str(program), "exec"), names)
     found = [(f.name, f.site[1]) for f in names["watch"].faults]
     assert found == [("schedule-never-stepped", 15)] * wrong

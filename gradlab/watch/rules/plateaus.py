@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import correlation
 
 FEW = 5
 """Values of a metric from which nothing is concluded."""
@@ -15,6 +16,12 @@ GROWN = 1.3
 """Times that an accuracy has grown, and that it is less at first than the errors of who has learnt nothing."""
 TENFOLD = 10.0
 """Times that a value has grown which begins at next to nothing: an error does not, of a model that has yet to learn."""
+FOLLOWS = 0.9
+"""Correlation with the training loss of what improves when that does."""
+DECIBEL = 10 / math.log(10)
+"""How far a signal-to-noise ratio rises when the squared error falls to 1/e."""
+NEARLY = 0.85
+"""A share of all that is nearly all of them."""
 DISTINCT = 4
 """Values that are multiples of one fraction; of fewer that may be chance."""
 MAX_SAMPLES = 20_000
@@ -44,8 +51,10 @@ def contrary(
     accuracy; so is one that would be right less than half as often as a constant answer, while the loss falls below
     that of it, or nearly never wrong while the loss was no better. So is any value within 0 and 1 that begins at next
     to nothing, far below the loss, and ends many times as large: of an error that would be the best model, and of no
-    validation loss. constant: the least cross-entropy H of a constant answer, which is right in exp(-H) of all at
-    least. most: in so many of all it is right.
+    validation loss. Others are told by how they follow the training loss, see `is_score`.
+
+    constant: the least cross-entropy H of a constant answer, which is right in exp(-H) of all at least. most: in so
+    many of all it is right.
     """
     seen = seen[next((i for i, each in enumerate(seen) if math.isfinite(each.loss)), 0) :]  # known from an update on
     seen = seen[next((i for i, (_, then) in enumerate(pairwise(seen)) if then.metric != seen[0].metric), 0) :]
@@ -62,6 +71,8 @@ def contrary(
         return
     if mode == "max":
         known = better and all(0 < m.metric < ALIKE * m.loss and m.loss < ALIKE * m.metric for m in seen)
+        halved = 0 < 2 * last.metric < first.metric == max(m.metric for m in seen)
+        known |= better and halved and follows([(m.metric, m.loss) for m in seen])
     else:
         rose = last.metric > 1.5 * first.metric or 2 * (share - last.metric) < share - first.metric
         known = better and rose and 2 * last.metric > share and 2 * last.loss < first.loss
@@ -71,9 +82,32 @@ def contrary(
         known = known and are_shares([m.metric / share for m in seen])
         within = all(0 <= m.metric <= 1 for m in seen)
         known |= better and within and first.metric < min(last.metric / TENFOLD, first.loss / ALIKE)
+        known |= better and is_score(seen)
     if known:
         course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
         yield "plateau-of-an-improving-metric", f"mode={mode!r}: {course} {last.loss:.4g}"
+
+
+def is_score(seen: Sequence[Measured]) -> bool:
+    """Whether a metric rises from its first value on as the training loss falls, by half or more, and is one of these:
+    negative at first, beside losses that are not; decibels of the squared loss, or of the absolute one; within 0 and 1,
+    and at last nearly 1. An error that gets worse by overfitting, from the first value on, is none of them.
+    """
+    first, last = seen[0], seen[-1]
+    from_first_on = first.metric == min(m.metric for m in seen) and 2 * last.loss < first.loss
+    if not from_first_on or not follows([(-m.metric, m.loss) for m in seen]):
+        return False
+    logarithms = [(m.metric, -math.log(m.loss)) for m in seen] if all(m.loss > 0 for m in seen) else []
+    rise = (last.metric - first.metric) / math.log(first.loss / last.loss) / DECIBEL
+    decibels = follows(logarithms) and any(0.75 < rise / n < 1.25 for n in (1, 2))
+    negative = first.metric < 0 and last.metric - first.metric > 0.3 * abs(first.metric)
+    nearly = first.metric >= 0 and NEARLY < last.metric <= 1 and 2 * (1 - last.metric) < 1 - first.metric
+    return decibels or negative or (nearly and all(m.metric <= 1 for m in seen))
+
+
+def follows(pairs: Sequence[tuple[float, float]]) -> bool:
+    one, two = zip(*pairs, strict=True) if pairs else ((), ())
+    return min(len(set(one)), len(set(two))) > 1 and correlation(one, two) > FOLLOWS
 
 
 def are_shares(values: Sequence[float]) -> bool:

@@ -165,6 +165,29 @@ def test_a_plateau_schedule_of_a_metric_that_gets_worse(kind, tmp_path):
     assert watch.faults == []
 
 
+FOLLOWING = {
+    "decibels": ("min", lambda loss, t: 3 - 10 * math.log10(loss), True),
+    "decibels of other errors": ("min", lambda loss, t: 3 - 18 * math.log10(loss), True),
+    "explained": ("min", lambda loss, t: 0.9 - 2 * loss, True),
+    "reward": ("min", lambda loss, t: -40 * loss, True),
+    "overlap": ("min", lambda loss, t: 1 - 0.8 * loss, True),
+    "overfitted": ("min", lambda loss, t: 0.8 + 0.9 * t, False),
+    "in other units": ("min", lambda loss, t: 3 + 2 * t, False),
+    "negative accuracy": ("min", lambda loss, t: -0.5 + 0.1 * t, False),
+    "better at first": ("min", lambda loss, t: abs(t - 0.2) + 0.1, False),
+    "error in other units": ("max", lambda loss, t: 40 * loss + 3, True),
+    "accuracy that falls": ("max", lambda loss, t: 0.9 - 0.3 * t, False),
+}
+
+
+@pytest.mark.parametrize("kind", FOLLOWING)
+def test_a_score_follows_the_training_loss(kind):
+    mode, metric, wrong = FOLLOWING[kind]
+    losses = [0.9 * math.exp(-i / 5) + 0.05 for i in range(16)]
+    seen = [plateaus.Measured(metric(loss, i / 15), loss, i % 4 == 3) for i, loss in enumerate(losses)]
+    assert bool(list(plateaus.contrary(mode, seen, None))) == wrong
+
+
 def shares(first, last, loss, number=16):
     """Of 100 samples, with the training loss from `loss` on, and every fourth lowers the rate."""
     steps = [i / (number - 1) for i in range(number)]

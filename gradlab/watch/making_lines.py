@@ -84,6 +84,17 @@ def made_at(
     return name, made, "; ".join(each for each in (detail, place) if each), *since  # type: ignore[return-value]
 
 
+def number_at(number: float, found: Violation) -> Violation:
+    """A mistake that is a number is named where it is written, if that is only once in the file of the line that is
+    named already; a setting that is a number there, or is handed on, is known by its value."""
+    name, site, detail, *since = found
+    if site is None:
+        return found
+    lines = {n.lineno for n in ast.walk(parsed(site[0])) if isinstance(n, ast.Constant) and n.value == number}
+    place = "" if site[1] in lines else f"; it is given at {format_site(site)}"
+    return (name, (site[0], lines.pop()), detail + place, *since) if len(lines) == 1 else found  # type: ignore[return-value]
+
+
 def place_in(site: CallSite, thing: Any) -> int | None:
     """Where something stands in what the call at a line returns, if that is assigned to several names."""
     names = held_by(thing, variables=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradlab.watch.events import Violation
-from gradlab.watch.making_lines import RATE, made_at
-from gradlab.watch.tracking.initial_weights import InitialWeights, is_normal, is_uniform
+from gradlab.watch.making_lines import RATE, made_at, number_at
+from gradlab.watch.tracking.initial_weights import InitialWeights
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 LONG = 100
@@ -32,11 +32,10 @@ class Part:
     """Relative, since the start."""
     weights: list[Tensor]
 
-    @property
-    def is_new(self) -> bool:
+    def is_new(self, initial: InitialWeights) -> bool:
         """Whether most of it is as a layer draws it."""
         sizes = [p.numel() for p in self.weights]
-        return 2 * sum(p.numel() for p in self.weights if is_uniform(p) or is_normal(p)) >= sum(sizes) > 0
+        return 2 * sum(p.numel() for p in self.weights if initial.is_as_drawn(p)) >= sum(sizes) > 0
 
 
 def at_end(
@@ -55,12 +54,12 @@ def at_end(
         ]
         graded = any(each.rate < times * part.rate for each in higher)  # from layer to layer, as is meant
         others = [each for each in higher if each.moved > max(STILL, FURTHER * part.moved)]
-        if others and not graded and part.moved < STILL and part.is_new:
+        if others and not graded and part.moved < STILL and part.is_new(initial):
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])
             name = "learning-rate-far-lower"
             detail = f"{part.rate:.3g} for {names}, {rate:.3g} for others; they have moved by {part.moved:.1%}"
-            yield tracker, made_at(name, tracker.optimizer, tracker.step_site, detail, part=RATE)
+            yield tracker, number_at(part.rate, made_at(name, tracker.optimizer, tracker.step_site, detail, part=RATE))
 
 
 def parts_of(tracker: OptimizerTracker, initial: InitialWeights) -> Iterator[Part]:

@@ -20,6 +20,12 @@ FLAT = 1.8
 """Mean fourth power over the square of the mean square, of the same."""
 NORMAL = 3.0
 """The same of a normal distribution."""
+WRITES = 8
+"""Times that a weight is written to as it is made, drawn and copied: training writes to it more often."""
+LARGEST = 1.15
+"""Times that the largest singular value of independent elements may be what is expected of it."""
+MOST = 512
+"""Rows of which singular values are computed at most."""
 
 
 class InitialWeights:
@@ -30,12 +36,15 @@ class InitialWeights:
         """Optimizer index -> matrices, and their elements."""
         self.tracked: dict[int, set[int]] = {}
         """Optimizer index -> ids of all weights that were trained."""
+        self.written: set[int] = set()
+        """ids of the matrices that were written to many times before: they were trained then."""
 
     def note(self, tracker: OptimizerTracker) -> None:
         """An optimizer is tracked from here on."""
         matrices = [p for p in tracker.params if p.dim() > 1 and p.is_floating_point()] if not tracker.sharded else []
         self.tracked[tracker.index] = set(tracker.ids)
         self.known[tracker.index] = [(weakref.ref(p), elements(p).clone()) for p in matrices]
+        self.written |= {id(p) for p in matrices if p._version > WRITES}
 
     def ids(self, tracker: OptimizerTracker) -> set[int]:
         return self.tracked[tracker.index]
@@ -45,6 +54,10 @@ class InitialWeights:
         now = elements(p)
         same = [first for ref, first in self.known[tracker.index] if (q := ref()) is not None and q.shape == p.shape]
         return any(alike(first, now) and torch.equal(first, now) for first in same)
+
+    def is_as_drawn(self, p: Tensor) -> bool:
+        """Whether a matrix that is hardly moved is as a layer, or its class, has drawn it."""
+        return id(p) not in self.written and (is_uniform(p) or is_normal(p))
 
     def moves(self, tracker: OptimizerTracker) -> dict[int, tuple[float, float]]:
         """id of a weight -> squares of how far it has moved since, and of its norm at the start."""
@@ -65,10 +78,17 @@ def is_uniform(p: Tensor) -> bool:
 
 
 def is_normal(p: Tensor) -> bool:
-    """Whether elements are normal with a variance of 1, as embeddings of PyTorch begin."""
+    """Whether elements are normal around zero, of any variance, and depend on each other no more than drawn ones do:
+    the singular values of a matrix that was trained, which may be as normal, stand out."""
     _edge, flat = edge_and_flatness(p)
-    error = math.sqrt(24 / max(p.numel(), 1))  # of the kurtosis; that of the variance is less
-    return abs(flat - NORMAL) < 3 * error and abs(float(p.detach().double().square().mean()) - 1) < error
+    error = math.sqrt(24 / max(p.numel(), 1))
+    if abs(flat - NORMAL) >= 3 * error:
+        return False
+    rows = p.detach().flatten(1)[:MOST].double()
+    deviation, mean = float(rows.square().mean().sqrt()), float(rows.mean())
+    expected = deviation * (math.sqrt(rows.shape[0]) + math.sqrt(rows.shape[1]))
+    centred = abs(mean) < 4 * deviation / math.sqrt(rows.numel())
+    return centred and float(torch.linalg.matrix_norm(rows, 2)) < LARGEST * expected
 
 
 def edge_and_flatness(p: Tensor) -> tuple[float, float]:

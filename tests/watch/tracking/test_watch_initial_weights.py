@@ -1,6 +1,7 @@
 """Weights that stay as they were drawn: copies that make targets, rates far too low, groups that are frozen."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -148,10 +149,14 @@ def rates_that_fall_from_layer_to_layer(watch):
     return rates(watch, wide(), 1e-5, between=3e-4)
 
 
-def rates_of_tokens(watch, first=1.0, slow=1e-5):
+def rates_of_tokens(watch, first=1.0, slow=1e-5, learnt=0.0, writes=0):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(16, 16), nn.Flatten(), nn.Linear(128, 4))
-    model[0].weight.data.mul_(first)
+    table = model[0].weight.data.mul_(first)
+    table += learnt * torch.randn(16, 2) @ torch.randn(2, 16)
+    with torch.no_grad():
+        for _ in range(writes):
+            model[0].weight += 0.0
     optimizer = Adam([{"params": model[0].parameters(), "lr": slow}, {"params": model[2].parameters()}], 0.01)  # here
     with watch(model, optimizer) as w:
         for x, y in batches(104):
@@ -161,8 +166,9 @@ def rates_of_tokens(watch, first=1.0, slow=1e-5):
     return w
 
 
-def test_embeddings_whose_rate_is_far_below_that_of_the_rest(tmp_path):
-    found = [(f.name, f.site[1]) for f in rates_of_tokens(watched(tmp_path)).faults]
+@pytest.mark.parametrize("first", [1.0, 0.2])
+def test_embeddings_whose_rate_is_far_below_that_of_the_rest(first, tmp_path):
+    found = [(f.name, f.site[1]) for f in rates_of_tokens(watched(tmp_path), first).faults]
     assert found == [("learning-rate-far-lower", marked(rates_of_tokens))]
 
 
@@ -172,9 +178,29 @@ def embeddings_with_a_usual_rate(watch):
 
 
 @right
-def embeddings_of_another_size(watch):
-    """They may come from another training."""
-    return rates_of_tokens(watch, first=0.2)
+def embeddings_of_another_training(watch):
+    return rates_of_tokens(watch, first=0.2, learnt=0.3)
+
+
+@right
+def embeddings_that_were_trained_for_a_while(watch):
+    return rates_of_tokens(watch, writes=20)
+
+
+RATES = {"items": 1e-2, "users": 2e-7}
+
+
+def test_a_rate_is_named_where_it_is_written(tmp_path):
+    torch.manual_seed(1)
+    users, items = nn.Embedding(64, 32), nn.Embedding(64, 32)
+    optimizer = Adam([{"params": users.parameters(), "lr": RATES["users"]}, {"params": items.parameters()}], 1e-2)
+    with watched(tmp_path)(nn.ModuleList([users, items]), optimizer) as watch:
+        for _ in range(104):
+            optimizer.zero_grad()
+            (users.weight * items.weight).sum(1).sub(1).square().mean().backward()
+            optimizer.step()
+    lines = Path(__file__).read_text().split("\n")
+    assert [(f.name, lines[f.site[1] - 1][:5]) for f in watch.faults] == [("learning-rate-far-lower", "RATES")]
 
 
 @right
@@ -262,6 +288,7 @@ def test_training_takes_weights_out_of_their_first_distribution():
     assert all(is_uniform(p) for layer in layers for p in layer.parameters() if p.dim() > 1)
     assert not any(is_uniform(p) for p in (torch.randn(64, 64), torch.zeros(64, 64), torch.eye(32)))
     assert is_normal(torch.randn(64, 64)) and is_normal(nn.Embedding(20, 8).weight)
-    assert not any(map(is_normal, (0.5 * torch.randn(64, 64), torch.zeros(64, 64), layers[0].weight)))
+    assert is_normal(0.1 * torch.randn(64, 16)) and not is_normal(torch.randn(64, 1) @ torch.randn(1, 16))
+    assert not any(map(is_normal, (1 + torch.randn(64, 64), torch.zeros(64, 64), layers[0].weight)))
     model = wide()
     assert is_uniform(model[0].weight) and not is_uniform(pretrained(model)[0].weight)

@@ -11,8 +11,15 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradlab.watch.call_site import ORIGINS, USER, CallSite, definition_site
-from gradlab.watch.making_lines import FUNCTIONS
-from gradlab.watch.source_lines import parsed_file, user_frames, value_of
+from gradlab.watch.source_lines import (
+    FUNCTIONS,
+    encloses,
+    is_never_called,
+    parsed_file,
+    user_frames,
+    value_of,
+    words_of,
+)
 
 
 def may_be_stepped(schedule: Any, sites: Sequence[CallSite | None]) -> bool:
@@ -31,11 +38,13 @@ def may_be_stepped(schedule: Any, sites: Sequence[CallSite | None]) -> bool:
     known = {owner_name(node) for file, node in calls if (file, node.lineno) in lines} | {"self"}
     others = [(file, node) for file, node in calls if owner_name(node) not in known]
     keys = set(keys_of(schedule)) if others else set()
-    return any(
-        not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr not in keys)
-        and not is_never_called(file, node, nodes)
-        for file, node in others
-    )
+    words = {word for _, node in nodes for word in words_of(node)} if others else set()
+    dead = [(file, n) for file, n in nodes if isinstance(n, FUNCTIONS) and is_never_called(n, words)]
+    for file, node in others:
+        is_held = not isinstance(node.func.value, ast.Attribute) or node.func.value.attr in keys
+        if is_held and not any(f == file and encloses(n, node.lineno) for f, n in dead):
+            return True
+    return False
 
 
 def may_step(node: Any, names: dict[str, Any]) -> bool:
@@ -68,18 +77,3 @@ def attributes_of(owner: Any) -> dict[str, Any]:
     except AttributeError:
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def is_never_called(file: str, call: Any, nodes: Sequence[tuple[str, Any]]) -> bool:
-    """Whether a call is in a function without a decorator whose name is nowhere in the text but where it is defined.
-    A name that is put together at run time may be any."""
-    around = [n for f, n in nodes if f == file and isinstance(n, FUNCTIONS) and n.lineno <= call.lineno <= n.end_lineno]
-    if not around or around[-1].decorator_list or around[-1].name.startswith("__"):
-        return False
-    words = {word for _, node in nodes for word in words_of(node)}
-    return around[-1].name not in words and "getattr" not in words
-
-
-def words_of(node: Any) -> list[str]:
-    values = (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "value", None))
-    return [each for each in values if isinstance(each, str)]

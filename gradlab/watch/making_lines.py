@@ -14,10 +14,20 @@ from torch.optim import lr_scheduler
 
 from gradlab.watch.call_site import USER, CallSite, call_site, format_site, origin
 from gradlab.watch.events import Violation
-from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, statements, user_frames, value_of, walk
+from gradlab.watch.source_lines import (
+    FUNCTIONS,
+    LOOPS,
+    encloses,
+    line,
+    name_of,
+    parsed,
+    statements,
+    user_frames,
+    value_of,
+    walk,
+)
 from gradlab.watch.variable_calls import up_to_variable
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3
 """Functions one around the other that hand on what they were given."""
 METHODS = {"backward", "step"}

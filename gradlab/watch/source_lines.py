@@ -16,6 +16,7 @@ from gradlab.watch.call_site import USER, CallSite, origin
 
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 CUTS = {"item", "detach", "data", "numpy", "tolist"}
@@ -236,6 +237,19 @@ def loop_lengths() -> list[int | None]:
 def name_of(node: ast.Call) -> str:
     """The last part of the name that a call calls; empty for what has none."""
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+def words_of(node: Any) -> list[str]:
+    """Names that a node reads or sets, and text, by which a function may be called."""
+    values = (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "value", None))
+    return [each for each in values if isinstance(each, str)]
+
+
+def is_never_called(function: Any, words: set[str]) -> bool:
+    """Whether the name of a function is nowhere in the text but where it is defined. words: those of the text; a name
+    may be put together while the program runs, and a decorator may pass the function on."""
+    kept = all(ast.unparse(each).startswith(("torch.", "staticmethod")) for each in function.decorator_list)
+    return kept and function.name not in words and "getattr" not in words and not function.name.startswith("__")
 
 
 def rounds(node: ast.AST, names: dict[str, Any]) -> int | None:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from typing import Any
 
+import torch
+
 from gradlab.watch.call_site import ORIGINS, USER, CallSite
-from gradlab.watch.source_lines import LOOPS, parsed, parsed_file, statements, walk
+from gradlab.watch.source_lines import (
+    FUNCTIONS,
+    LOOPS,
+    is_never_called,
+    name_of,
+    parsed,
+    parsed_file,
+    statements,
+    user_frames,
+    walk,
+    words_of,
+)
 
 READS = {"float", "print", "str", "item", "detach"}
 """Functions that do nothing with a value but to show it."""
@@ -62,10 +76,13 @@ def is_read(node: ast.AST, names: set[str]) -> bool:
 
 HARMLESS = {"eval", "train", "to", "cuda", "requires_grad_", "watch"}
 """Methods that move no weights, and the call that passes a network to be watched."""
+COPIES = {"clone", "deepcopy"}
+"""Functions whose results are other weights."""
 
 
 def may_be_moved(site: CallSite | None) -> bool:
-    """Whether anything but calls is done with the networks that a line calls. Also where the text does not say."""
+    """Whether anything but calls is done with the networks that a line calls, once the loop runs. Also where the text
+    does not say."""
     if site is None:
         return True
     code, number = site
@@ -81,10 +98,14 @@ def may_be_moved(site: CallSite | None) -> bool:
     names = {name for each in chains for name in each} - {"self"}
     if not names or names & set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}:
         return True
-    files = {code.co_filename}
-    if any(len(each) > 1 for each in chains):  # attributes are known to other files
-        files |= {file for file, kind in ORIGINS.items() if kind == USER}
-    return any(is_used_otherwise(list(ast.walk(parsed_file(file))), names) for file in files)
+    texts = {file: list(ast.walk(parsed_file(file))) for file, kind in ORIGINS.items() if kind == USER}
+    texts |= {code.co_filename: nodes}
+    attributes = any(len(each) > 1 for each in chains)  # which are known to other files
+    files = list(texts) if attributes else [code.co_filename]
+    words = {word for each in texts.values() for node in each for word in words_of(node)}
+    running = {(frame.f_code.co_filename, frame.f_code.co_name): frame.f_lineno for frame in user_frames()}
+    done = {file: {name: at for (f, name), at in running.items() if f == file} for file in files}
+    return any(is_used_otherwise(texts[file], names, words, done[file]) for file in files)
 
 
 def chain(node: Any) -> list[str]:
@@ -95,27 +116,45 @@ def chain(node: Any) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else []
 
 
-def is_used_otherwise(nodes: list[Any], names: set[str]) -> bool:
-    """Whether there is a second assignment to one of them, or one in a loop or a method, or any other use."""
+def is_used_otherwise(nodes: list[Any], names: set[str], words: set[str], done: dict[str, int]) -> bool:
+    """Whether there is a second assignment to one of them, or one in a loop or a method, or any other use.
+
+    To load other weights once, before the loop, is none, nor is what a function does whose name is not among the words
+    of the text. done: names of the functions that are running, and the lines that they are at.
+    """
     harmless: set[int] = set()
     repeated: set[int] = set()
     for n in nodes:
         if isinstance(n, ast.Call):
             last = (chain(n.func) or [""])[-1]
-            given = [*n.args, *(k.value for k in n.keywords)] if last == "watch" else []
+            given = [*n.args, *(k.value for k in n.keywords)] if last == "watch" or name_of(n) in COPIES else []
             if last in names or last in HARMLESS:
                 given.append(n.func)
             harmless |= {id(each) for part in given for each in ast.walk(part)}
         elif isinstance(n, ast.For) and all(sets_requires_grad(each) or is_rebound(each) for each in n.body):
             harmless |= {id(each) for each in ast.walk(n.iter)}
-        inside = isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name != "__init__"
+        inside = isinstance(n, FUNCTIONS) and n.name != "__init__"
+        if isinstance(n, FUNCTIONS) and is_never_called(n, words):
+            harmless |= {id(each) for part in n.body for each in ast.walk(part)}
         if isinstance(n, LOOPS) or inside:
             kept = (ast.Attribute,) if inside else (ast.Attribute, ast.Name)
             repeated |= {id(each) for part in n.body for each in ast.walk(part) if isinstance(each, kept)}
+        if isinstance(n, ast.Module) or (isinstance(n, FUNCTIONS) and (not inside or n.name in done)):
+            until = done.get(getattr(n, "name", ""), 0) if inside else sys.maxsize
+            once = [each for each in n.body if each.lineno < until and is_loaded(each, names)]
+            harmless |= {id(each) for part in once for each in ast.walk(part)}
     uses = [n for n in nodes if getattr(n, "id", getattr(n, "attr", None)) in names]
     stores = [n for n in uses if isinstance(n.ctx, ast.Store)]
     reads = [n for n in uses if isinstance(n.ctx, ast.Load) and id(n) not in harmless]
     return bool(reads) or len(stores) > 1 or any(id(n) in repeated for n in stores)
+
+
+def is_loaded(node: ast.stmt, names: set[str]) -> bool:
+    """Whether a statement gives one of them other weights, by its method `load_state_dict`."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or name_of(call) != "load_state_dict":
+        return False
+    return bool(names & set(chain(call.func)[:-1]))
 
 
 def sets_requires_grad(node: ast.stmt) -> bool:
@@ -127,8 +166,16 @@ def is_rebound(node: ast.stmt) -> bool:
     their weights."""
     if not isinstance(node, ast.Assign) or not all(isinstance(each, ast.Name) for each in node.targets):
         return False
-    called = [each.func for each in ast.walk(node.value) if isinstance(each, ast.Call)]
-    return all((chain(each) or [""])[0] == "torch" and not chain(each)[-1].endswith("_") for each in called)
+    calls = [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]
+    return all(is_arithmetic(each) for each in calls)
+
+
+def is_arithmetic(call: ast.Call) -> bool:
+    """Whether a function of PyTorch's, or a method, returns another tensor, or changes a copy in place."""
+    if name_of(call).endswith("_"):
+        below = [each for each in ast.walk(call.func) if isinstance(each, ast.Call)]
+        return any(name_of(each) in COPIES for each in below)
+    return isinstance(call.func, ast.Attribute) and hasattr(torch.Tensor, name_of(call))
 
 
 def may_unfreeze(site: CallSite | None) -> bool:

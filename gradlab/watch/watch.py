@@ -210,7 +210,9 @@ class Watch:
                 since = tracker.attempts - tracker.feeding.unreached + 1
                 detail = f"from update {since} on"
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
-        for tracker, violation in ask(far_rates.at_end, loop.trackers, loop.initial, loop.need_not_fall, default=[]):
+        for tracker, violation in ask(
+            far_rates.at_end, loop.trackers, loop.initial, loop.models, loop.need_not_fall, default=[]
+        ):
             loop.add_violations(tracker, [violation], at_end=True)
         for tracker in loop.trackers[:1]:
             loop.add_violations(tracker, ask(loop.statistics.at_end, loop.reads.writes, default=[]), at_end=True)

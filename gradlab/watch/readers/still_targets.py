@@ -15,7 +15,7 @@ from gradlab.watch.followed_update import FOLLOWED, NETWORKS, Reader, tensors_in
 from gradlab.watch.readers.broadcasts import LOSSES
 from gradlab.watch.readers.own_targets import address
 from gradlab.watch.tracking.followers import alike
-from gradlab.watch.tracking.initial_weights import InitialWeights
+from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 from gradlab.watch.uses_in_text import may_be_moved
 
@@ -102,7 +102,7 @@ class StillTargets(Reader):
         if any(may_be_moved(site) for _, site in called):
             return
         still = all(self.initial.has_values_of(tracker, p) for p, _ in called)
-        if still and any(self.initial.is_as_drawn(p) for p, _ in called):
+        if still and any(is_uniform(p) for p, _ in called):
             yield "target-never-updated", called[0][1] or tracker.step_site, f"after {tracker.attempts} updates"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradlab.watch.events import Violation
 from gradlab.watch.making_lines import RATE, made_at, number_at
-from gradlab.watch.tracking.initial_weights import InitialWeights
+from gradlab.watch.tracking.initial_weights import InitialWeights, in_even_layers
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker, listed
 
 LONG = 100
@@ -32,14 +32,17 @@ class Part:
     """Relative, since the start."""
     weights: list[Tensor]
 
-    def is_new(self, initial: InitialWeights) -> bool:
+    def is_new(self, initial: InitialWeights, layered: set[int]) -> bool:
         """Whether most of it is as a layer draws it."""
         sizes = [p.numel() for p in self.weights]
-        return 2 * sum(p.numel() for p in self.weights if initial.is_as_drawn(p)) >= sum(sizes) > 0
+        return 2 * sum(p.numel() for p in self.weights if initial.is_as_drawn(p, layered)) >= sum(sizes) > 0
 
 
 def at_end(
-    trackers: Sequence[OptimizerTracker], initial: InitialWeights, need_not_fall: Callable[[OptimizerTracker], str]
+    trackers: Sequence[OptimizerTracker],
+    initial: InitialWeights,
+    models: Sequence[nn.Module],
+    need_not_fall: Callable[[OptimizerTracker], str],
 ) -> Iterator[tuple[OptimizerTracker, Violation]]:
     """The loop is over: has a part stayed at its initial weights, at a rate far below that of another one?"""
     parts = [part for t in trackers if t.attempts >= LONG for part in parts_of(t, initial)]
@@ -54,7 +57,7 @@ def at_end(
         ]
         graded = any(each.rate < times * part.rate for each in higher)  # from layer to layer, as is meant
         others = [each for each in higher if each.moved > max(STILL, FURTHER * part.moved)]
-        if others and not graded and part.moved < STILL and part.is_new(initial):
+        if others and not graded and part.moved < STILL and part.is_new(initial, in_even_layers(models)):
             tracker, rate = part.tracker, max(each.rate for each in others)
             names = listed([tracker.name_of(p) for p in part.weights])
             name = "learning-rate-far-lower"

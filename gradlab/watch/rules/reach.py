@@ -123,11 +123,11 @@ def stepped_on_by_others(
 
 def held_twice(tracker: OptimizerTracker, other: OptimizerTracker, site: CallSite | None) -> Violation:
     """At a step of weights of which the other optimizer's latest step has moved some. If each holds the same ones, the
-    step is what is wrong; else the optimizer that holds more than its own, or the other one."""
+    step is what is wrong; else the optimizer that holds more than its own, or that comes to them last."""
     name, detail = "weights-in-two-optimizers", f"the other step is at {format_site(other.step_site)}"
     if tracker.ids == other.ids:
         return name, site, detail
-    holder = tracker if tracker.ids > other.ids else other
+    holder = other if other.ids > tracker.ids else tracker
     shared = listed([tracker.name_of(p) for p in tracker.params if id(p) in other.ids])
     detail = f"{shared} are in the one that is made here, and in another one; {detail}"
     made = made_at(name, holder.optimizer, site, detail, part=WEIGHTS, used="and this one at")

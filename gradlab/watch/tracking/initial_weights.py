@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradlab.watch.output.update_metrics import elements
 from gradlab.watch.tracking.followers import alike
@@ -55,9 +56,10 @@ class InitialWeights:
         same = [first for ref, first in self.known[tracker.index] if (q := ref()) is not None and q.shape == p.shape]
         return any(alike(first, now) and torch.equal(first, now) for first in same)
 
-    def is_as_drawn(self, p: Tensor) -> bool:
-        """Whether a matrix that is hardly moved is as a layer, or its class, has drawn it."""
-        return id(p) not in self.written and (is_uniform(p) or is_normal(p))
+    def is_as_drawn(self, p: Tensor, layered: set[int]) -> bool:
+        """Whether a matrix that is hardly moved is as its class has drawn it. layered: ids of those of PyTorch's layers
+        that draw evenly; what is normal in one of these may have come from training."""
+        return id(p) not in self.written and (is_uniform(p) or (id(p) not in layered and is_normal(p)))
 
     def moves(self, tracker: OptimizerTracker) -> dict[int, tuple[float, float]]:
         """id of a weight -> squares of how far it has moved since, and of its norm at the start."""
@@ -67,6 +69,13 @@ class InitialWeights:
                 move = (elements(p) - first).double()
                 found[id(p)] = float(move.square().sum()), float(first.double().square().sum())
         return found
+
+
+def in_even_layers(models: Sequence[nn.Module]) -> set[int]:
+    """ids of the weights of PyTorch's own layers but tables, which draw normal elements."""
+    layers = [m for model in models for m in model.modules() if type(m).__module__.startswith("torch.nn.")]
+    tables = nn.Embedding, nn.EmbeddingBag
+    return {id(p) for m in layers if not isinstance(m, tables) for p in m.parameters(recurse=False)}
 
 
 def is_uniform(p: Tensor) -> bool:

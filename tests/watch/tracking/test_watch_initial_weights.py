@@ -11,6 +11,8 @@ from torch.optim import Adam
 from watched_loops import batches, loss_of, marked
 from watched_twins import Twins, watched
 
+from gradlab.watch import uses_in_text
+from gradlab.watch.call_site import USER
 from gradlab.watch.tracking.initial_weights import is_normal, is_uniform
 
 TWINS = Twins()
@@ -88,6 +90,55 @@ def rebound(watch, model):
 def test_a_teacher_of_which_only_names_are_given_to_an_average(tmp_path):
     watch = rebound(watched(tmp_path), wide())
     assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", marked(rebound))]
+
+
+PAIR = """
+import torch
+from torch.nn import functional as F
+
+class Pair:
+    def __init__(self, make):
+        self.online, self.late = make(), make()
+        self.late.load_state_dict(self.online.state_dict())
+
+    @torch.no_grad()
+    def follow(self):
+        for old, new in zip(self.late.parameters(), self.online.parameters()):
+            {follow}
+
+    def update(self, i, x, y, optimizer):
+        with torch.no_grad():
+            wanted = self.late(x).softmax(1)  # here
+        out = self.online(x + 0.1 * torch.randn_like(x))
+        optimizer.zero_grad()
+        (F.cross_entropy(out, y) + F.mse_loss(out.softmax(1), wanted)).backward()
+        optimizer.step()
+        {then}
+"""
+PAIRS = {
+    "is not called": ("old.lerp_(new, 0.1)", "", True),
+    "may be called": ("old.lerp_(new, 0.1)", "self.follow() if i > 1000 else None", False),
+    "changes a copy": ("old = old.detach().clone().mul_(0.9).add_(0.1 * new)", "self.follow()", True),
+    "passes it on": ("old = torch.lerp(old, new, blend(old, i))", "self.follow() if i > 1000 else None", False),
+}
+
+
+@pytest.mark.parametrize("how", PAIRS)
+def test_a_network_that_begins_with_the_weights_that_it_is_to_follow(how, tmp_path, monkeypatch):
+    follow, then, wrong = PAIRS[how]
+    program = tmp_path / "train.py"
+    program.write_text(PAIR.format(follow=follow, then=then))
+    names = {"__name__": "train"}
+    monkeypatch.setattr(uses_in_text, "ORIGINS", {str(program): USER})  # and not the files of other tests
+    exec(compile(program.read_text(), str(program), "exec"), names)
+    pair = names["Pair"](wide)
+    optimizer = Adam(pair.online.parameters(), 1e-3)
+    with watched(tmp_path)(pair.online, optimizer) as watch:
+        for i, (x, y) in enumerate(batches(104)):
+            pair.update(i, x, y, optimizer)
+    assert not watch.broken
+    line = next(i for i, each in enumerate(program.read_text().split("\n"), 1) if each.endswith("# here"))
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", line)] * wrong
 
 
 @right

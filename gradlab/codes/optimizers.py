@@ -269,7 +269,8 @@ for x, y in loader:
         severity="warning",
         message="the network that makes the targets is a copy at its initial weights, and nothing has moved it",
         why="A target network, or a teacher that averages, says what the trained network knew a while ago. One that "
-        "stays as it was drawn says nothing, and the trained one learns its noise.",
+        "stays as it was drawn says nothing, and the trained one learns its noise. Where the text does anything else "
+        "with the copy, which may move it later, nothing is said.",
         wrong="""
 target = copy.deepcopy(net)
 for state, action, reward, after in replay:

@@ -131,7 +131,8 @@ for epoch in range(epochs):
         name="schedule-never-stepped",
         severity="warning",
         message="the schedule is never stepped: the learning rate stays what it was at the start",
-        why="A schedule sets its first learning rate when it is made; in a warm-up a fraction of the true one.",
+        why="A schedule sets its first learning rate when it is made; in a warm-up a fraction of the true one. Of one "
+        "that the text may step later, after more epochs, nothing is said.",
         wrong="""
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100)
 for x, y in loader:
@@ -186,7 +187,9 @@ for epoch in range(epochs):
         severity="warning",
         message="the schedule lowers the learning rate while its metric improves: its mode is the contrary one",
         why="ReduceLROnPlateau waits for a lower metric unless mode is 'max'. To one that is told so of a loss, or not "
-        "told so of an accuracy, every improvement is none, and the learning rate goes to nothing.",
+        "told so of an accuracy, every improvement is none, and the learning rate goes to nothing. Watch says so where "
+        "the values cannot be those of an error that gets worse by overfitting: shares of samples, decibels, scores "
+        "that are negative at first or nearly 1 at last. Of other scores it does not know whether they should rise.",
         wrong="""
 scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
 for epoch in range(epochs):

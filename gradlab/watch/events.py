@@ -72,6 +72,8 @@ class Mode:
     """Whether it has run in eval(), without gradients, since then."""
     site: CallSite | None = None
     """Call site of its latest `eval()`."""
+    inside: int = -1
+    """Backward passes before it ran in eval(), with gradients, in the function that had called it; -1 if it did not."""
     untrained: bool = False
     """Whether `eval()` was the latest call that set its mode, and it had not been trained yet."""
     num_ungraded: int = 0

@@ -55,6 +55,10 @@ class ForwardObserver:
             mode.num_ungraded += module.training
             return
         mode.num_in_eval += not module.training
+        if not module.training and mode.trained:
+            if is_running(mode.site):
+                mode.inside = loop.seen.num_backwards
+            mode.evaluated |= mode.inside == loop.seen.num_backwards and not is_running(mode.site)
         if module.training:
             mode.trained, mode.evaluated, mode.updates = True, False, 0
             loop.forwards.in_training.add(self.positions[id(module)])
@@ -91,7 +95,7 @@ class ForwardObserver:
             return
         mode, on = self.loop.modes[position], args[1] if len(args) > 1 else kwargs.get("mode", True)
         if not on:
-            mode.site = call_site()
+            mode.site, mode.inside = call_site(), -1
         mode.untrained = not on and args[0].training and not mode.trained
         mode.evaluated &= mode.trained
 

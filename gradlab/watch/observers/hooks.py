@@ -32,8 +32,9 @@ class HookObserver:
 
     def __init__(self, loop: LoopState) -> None:
         self.loop = loop
-        self.updates: dict[int, set[int]] = {}
-        """id of a weight or module that has such hooks -> updates before which they were registered."""
+        self.updates: dict[tuple[int, str, int], set[int]] = {}
+        """ids of a weight or module that has such hooks, and of their code -> updates before which they were
+        registered."""
         self.found: list[tuple[ReferenceType[Any], str, Any, CallSite, int]] = []
         """Such a weight or module, where its hooks are kept, the hook, where it is registered and at which update."""
 
@@ -48,9 +49,10 @@ class HookObserver:
         if isinstance(thing, Tensor) and not (isinstance(thing, nn.Parameter) and thing.is_leaf):
             return  # of an activation, with which it goes
         same = those_of(thing, kept, hook)
+        key = id(thing), kept, id(getattr(hook, "__code__", hook))
         if not same:  # also of one that is gone, whose id another one has now
-            self.updates.pop(id(thing), None)
-        updates = self.updates.setdefault(id(thing), set())
+            self.updates.pop(key, None)
+        updates = self.updates.setdefault(key, set())
         if len(updates) < OFTEN:
             updates.add(sum(t.attempts for t in self.loop.trackers))
         site = call_site() if len(same) + 1 == OFTEN == len(updates) and self.loop.trackers else None

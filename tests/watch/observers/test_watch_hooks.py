@@ -29,6 +29,15 @@ def keeps(model, epoch, state):
     model[0].register_forward_hook(state.keep)  # here
 
 
+def weakened(module, given, out):
+    return (None if given[0] is None else 0.5 * given[0],)
+
+
+def beside_others(model, epoch, state):
+    model[2].register_full_backward_hook(weakened)  # here
+    model[2].register_forward_hook(state.keep).remove()
+
+
 def masks(model, epoch, state):
     mask = torch.rand(16, 8) > 0.1 * epoch
     model[0].weight.register_hook(lambda g: mask * g)
@@ -98,7 +107,7 @@ def run(folder, register):
     return [(f.name, f.site[1], f.update) for f in watch.faults]
 
 
-@pytest.mark.parametrize("register", [halves, scales, keeps, by_names])
+@pytest.mark.parametrize("register", [halves, scales, keeps, by_names, beside_others])
 def test_a_hook_that_is_registered_in_every_epoch(register, tmp_path):
     assert run(tmp_path, register) == [("hook-registered-again", marked(register), 7)]
 

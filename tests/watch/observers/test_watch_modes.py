@@ -100,6 +100,36 @@ def test_a_model_that_is_evaluated_before_it_is_trained(how, tmp_path):
     assert [(f.name, f.site[1], f.update) for f in w.faults] == [("training-in-eval", line, 1)] * (how == "left")
 
 
+def measured(model):
+    model.eval()  # also with a graph, as where no_grad() is forgotten
+    return loss_of(model, next(batches(1))).item()
+
+
+def tuned(model, optimizer):
+    model.eval()
+    for batch in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("how", ["measured", "tuned"])
+def test_a_function_that_leaves_a_model_in_eval(how, tmp_path):
+    """Where it trains in eval(), that may be meant for what comes after it too."""
+    model = dropping()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watched(tmp_path)(model, optimizer) as w:
+        for epoch in range(2):
+            for batch in batches(5):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            if not epoch:
+                measured(model) if how == "measured" else tuned(model, optimizer)
+    line = measured.__code__.co_firstlineno + 1
+    assert [(f.name, f.site[1]) for f in w.faults] == [("training-in-eval", line)] * (how == "measured")
+
+
 @wrong("training-in-eval")
 def never_in_training_mode_and_without_statistics(watch):
     model = dropping()

@@ -89,20 +89,21 @@ def contrary(
 
 
 def is_score(seen: Sequence[Measured]) -> bool:
-    """Whether a metric rises from its first value on as the training loss falls, by half or more, and is one of these:
-    negative at first, beside losses that are not; decibels of the squared loss, or of the absolute one; within 0 and 1,
-    and at last nearly 1. An error that gets worse by overfitting, from the first value on, is none of them.
+    """Whether a metric rises from its first value on as the training loss falls, and is one of these: decibels of the
+    squared loss, or of the absolute one, far from it; or, of a loss that falls by half, negative at first, beside
+    losses that are not; or within 0 and 1, and at last nearly 1. An error that gets worse by overfitting, from the
+    first value on, is none of them.
     """
     first, last = seen[0], seen[-1]
-    from_first_on = first.metric == min(m.metric for m in seen) and 2 * last.loss < first.loss
-    if not from_first_on or not follows([(-m.metric, m.loss) for m in seen]):
+    if first.metric > min(m.metric for m in seen) or not follows([(-m.metric, m.loss) for m in seen]):
         return False
-    logarithms = [(m.metric, -math.log(m.loss)) for m in seen] if all(m.loss > 0 for m in seen) else []
     rise = (last.metric - first.metric) / math.log(first.loss / last.loss) / DECIBEL
-    decibels = follows(logarithms) and any(0.75 < rise / n < 1.25 for n in (1, 2))
+    far = abs(first.metric) > TENFOLD * first.loss and last.loss < 0.8 * first.loss
+    if far and 0.7 < rise < 2.6:  # the absolute loss falls half as far
+        return all(m.loss > 0 for m in seen) and follows([(m.metric, -math.log(m.loss)) for m in seen])
     negative = first.metric < 0 and last.metric - first.metric > 0.3 * abs(first.metric)
     nearly = first.metric >= 0 and NEARLY < last.metric <= 1 and 2 * (1 - last.metric) < 1 - first.metric
-    return decibels or negative or (nearly and all(m.metric <= 1 for m in seen))
+    return 2 * last.loss < first.loss and (negative or (nearly and all(m.metric <= 1 for m in seen)))
 
 
 def follows(pairs: Sequence[tuple[float, float]]) -> bool:

@@ -166,13 +166,13 @@ def test_a_plateau_schedule_of_a_metric_that_gets_worse(kind, tmp_path):
 
 
 FOLLOWING = {
-    "decibels": ("min", lambda loss, t: 3 - 10 * math.log10(loss), True),
-    "decibels of other errors": ("min", lambda loss, t: 3 - 18 * math.log10(loss), True),
+    "decibels": ("min", lambda loss, t: 13 - 10 * math.log10(loss), True),
+    "decibels of other errors": ("min", lambda loss, t: 13 - 18 * math.log10(loss), True),
     "explained": ("min", lambda loss, t: 0.9 - 2 * loss, True),
     "reward": ("min", lambda loss, t: -40 * loss, True),
     "overlap": ("min", lambda loss, t: 1 - 0.8 * loss, True),
     "overfitted": ("min", lambda loss, t: 0.8 + 0.9 * t, False),
-    "in other units": ("min", lambda loss, t: 3 + 2 * t, False),
+    "in other units": ("min", lambda loss, t: 30 + 2 * t, False),
     "negative accuracy": ("min", lambda loss, t: -0.5 + 0.1 * t, False),
     "better at first": ("min", lambda loss, t: abs(t - 0.2) + 0.1, False),
     "error in other units": ("max", lambda loss, t: 40 * loss + 3, True),

@@ -148,18 +148,26 @@ def flags_set(node: ast.AST) -> Iterator[ast.AST]:
 
 def setting_line(code: CodeType, name: str) -> CallSite | None:
     """The line that sets an attribute or a key of this name, if there is only one in the function, or in its file."""
+    others = {"self", *parameter_names(code)}
     for nodes in (walk(statements(code)), ast.walk(parsed(code))):
-        if len(found := {number for node in nodes for number in set_by(node, name)}) == 1:
+        if len(found := {number for node in nodes for number in set_by(node, name, others)}) == 1:
             return code, found.pop()
     return None
 
 
-def set_by(node: Any, name: str) -> Iterator[int]:
-    """The lines of a statement or of a dictionary that set it; attributes of `self` are others."""
+def parameter_names(code: CodeType) -> Iterator[str]:
+    """What the loops of a file over `parameters()` or `named_parameters()` call each."""
+    for node in ast.walk(parsed(code)):
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and name_of(node.iter).endswith("parameters"):
+            yield from (part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
+
+
+def set_by(node: Any, name: str, others: set[str]) -> Iterator[int]:
+    """The lines of a statement or of a dictionary that set it, but for the attributes of others."""
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             key = getattr(target.slice, "value", None) if isinstance(target, ast.Subscript) else None
-            attribute = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") != "self"
+            attribute = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") not in others
             if key == name or (attribute and target.attr == name):  # type: ignore[attr-defined]
                 yield node.lineno
     elif isinstance(node, ast.Dict) and name != "lr":

@@ -52,6 +52,26 @@ def loop(watch):
                 update(model, optimizer)
                 schedule.step()
 """,
+    "requires-grad-of-module": """
+class Unfreezing:
+    def __init__(self, model):
+        self.model = model
+        for p in model[0].parameters():
+            p.requires_grad = False
+    def __call__(self, epoch):
+        if epoch == 2:
+            for part in self.model[:1]:
+                part.requires_grad = True  # here
+def loop(watch):
+    model = net()
+    unfreeze = Unfreezing(model)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    with watch(model, optimizer):
+        for epoch in range(4):
+            unfreeze(epoch)
+            for _ in range(4):
+                update(model, optimizer)
+""",
     "weights-in-two-optimizers": """
 def optimizer_of(model, rate):
     return torch.optim.Adam(model.parameters(), rate)

@@ -114,6 +114,11 @@ def needless_scale(unused: list[BackwardPass]) -> Iterator[Violation]:
         yield "forward-outside-autocast", unused[-1].forward_site or unused[-1].site, ""
 
 
+def follows(step: CallSite | None, check: CallSite | None) -> bool:
+    """Whether a step comes after a check of the unscaled gradients: then it is one that the scaler would make."""
+    return step is not None and check is not None and step[0] is check[0] and check[1] <= step[1]
+
+
 def at_step(
     tracker: OptimizerTracker,
     site: CallSite | None,
@@ -126,7 +131,8 @@ def at_step(
     by_scaler: whether the scaler makes the step; None without a scaler. no_sync: call site of the latest `no_sync`.
     """
     unused = tracker.unused
-    if by_scaler is False and any(b.scaled for b in tracker.own):
+    past = by_scaler is False and any(b.scaled for b in tracker.own)
+    if past and not (tracker.scaling.unscaled and follows(site, tracker.skip_site)):
         yield "step-past-scaler", site, ""
     if not tracker.writes.since_step:
         yield from zeroing(tracker, unused, site)

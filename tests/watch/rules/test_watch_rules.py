@@ -127,6 +127,18 @@ def step_past_scaler(model, optimizer, scaler, schedule):
         scaler.update()
 
 
+@wrong("step-past-scaler")
+def step_past_scaler_and_a_check_after_it(model, optimizer, scaler, schedule):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        scaler.unscale_(optimizer)
+        optimizer.step()  # here
+        if schedule is not None:
+            schedule.step()
+        scaler.update()
+
+
 @wrong("loss-not-scaled", 2)
 def scaled_only_at_first(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(4)):
@@ -394,6 +406,17 @@ def test_strict_raises_at_the_first_error(name, tmp_path):
         gradlab.watch.Fault, match=f"test_watch_rules.py:{marked(loop)}: {CODES_BY_NAME[code].code} error: "
     ):
         run(loop, tmp_path, strict=True)
+
+
+@right
+def checked_as_the_scaler_would(model, optimizer, scaler, schedule):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        scaler.unscale_(optimizer)
+        if torch.isfinite(clip_grad_norm_(model.parameters(), 1.0)):
+            optimizer.step()
+        scaler.update()
 
 
 @right

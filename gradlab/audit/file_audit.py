@@ -10,7 +10,7 @@ from gradlab.audit.finding import Finding, Key, finding
 from gradlab.audit.interpreter.entry_points import follow_file
 from gradlab.audit.result import FileResult
 from gradlab.audit.rules.registry import Rule
-from gradlab.audit.rules.reporting import reported
+from gradlab.audit.rules.reporting import Place, reported
 from gradlab.audit.source.files import Source
 from gradlab.audit.source.ignore_comments import silenced
 from gradlab.audit.source.locations import beside, located
@@ -26,7 +26,7 @@ TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
 """A file without any of these has no training loop to follow, unless it is a script that uses one that has."""
-STEPLESS = ("GL711", "GL713")
+STEPLESS = ("GL711", "GL712", "GL713")
 """The rules about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 
@@ -113,9 +113,9 @@ def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Findin
     silent: dict[int, list[str]] = {}
     for rule in selected.values():
         loop.unresolved.clear()
-        positions = [*reported(rule, loop, cases), *(rule.loop(loop) if rule.loop is not None else ())]
-        for path, node in positions:
-            one = finding(rule.code, rule.severity, rule.message, path, node, rule.name)
+        found_by_loop = rule.loop(loop) if rule.loop is not None else ()
+        for path, node, note in [*reported(rule, loop, cases), *(Place(*one) for one in found_by_loop)]:
+            one = finding(rule.code, rule.severity, rule.message + note, path, node, rule.name)
             found.setdefault(one.key, one)
         for event in {id(event) for event in loop.unresolved}:
             silent.setdefault(event, []).append(rule.code)

@@ -11,6 +11,7 @@ from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_arithmetic import combined
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.conditions import FALSE
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value, births
 
@@ -31,6 +32,12 @@ def follow_assign(engine: Engine, node: ast.Assign) -> None:
     if value.kind == "ddp" and engine.branches and [dotted(a) for a in first] == [dotted(target)]:
         value.root().wrapped = False  # the other branch calls the same name, rightly
     for each in node.targets:
+        if (
+            isinstance(each, ast.Attribute)
+            and each.attr == "data"
+            and (param := engine.value(each.value)).kind == "param"
+        ):
+            param.root().half_when = FALSE  # the weights may have another type now
         bind(engine, each, value)
         for name in map(dotted, each.elts if isinstance(each, (ast.Tuple, ast.List)) else [each]):
             engine.assigned[(id(engine.scope.node), name)] = next(births)

@@ -126,8 +126,11 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
 def output(value: Value, i: int, count: int) -> tuple[frozenset[int], str]:
     """The roots and the range of one of a network's outputs."""
     if len(value.outputs) != count:
-        return value.roots, {"unseen": "several", "slope": "slope"}.get(value.range, "")
+        return value.roots, {"unseen": "several"}.get(
+            value.range, value.range if value.range in ("slope", "output") else ""
+        )
     word, own, _ = value.outputs[i]
+    word = word or ("output" if value.range == "output" else "")
     return value.roots - NO_ROOTS.union(*(tokens for _, tokens, _ in value.outputs)) | own, word
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 from gradlab.audit.interpreter.canonical_text import canonical, parts, youngest
 from gradlab.audit.interpreter.loop_bounds import changes_once, is_last, is_past_the_last, since_first
 from gradlab.audit.interpreter.window_periods import OfIteration, arithmetic, counter, is_entry
+from gradlab.audit.knowledge.known_names import kind_made
 from gradlab.audit.source.syntax import dotted, kinds, text
-from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined, negation
+from gradlab.audit.trace.conditions import FALSE, SEVERAL, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.truth import FINITE, OBJECTS, present, truthy
-from gradlab.audit.trace.values import Value, births
+from gradlab.audit.trace.values import births
 
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 """What the index of the last batch is compared with."""
 
+CHECKS = re.compile(r"\b(isfinite|isnan|isinf)\(")
+"""Functions that look for NaN or Inf."""
 COUNTING = re.compile(r"accum(?!ulator\b)|should_?(step|update|sync)|is_(step|update|sync|boundary)", re.I)
 """Calls that say of each iteration anew whether it ends a window."""
 
@@ -43,11 +47,9 @@ def unfrozen(engine: Engine, node: ast.expr) -> Formula:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return comparison(engine, node)
     if isinstance(node, (ast.Name, ast.Attribute)) or is_entry(node):
-        return truthy(engine.value(node), text(node))
-    if isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and len(node.args) == 2:
-        known = of_class(engine.value(node.args[0]), engine.value(node.args[1]))
-        if known is not None:
-            return TRUE if known else FALSE
+        return named(engine, node)
+    if isinstance(node, ast.Call) and len(node.args) == 2 and (known := of_kind(engine, node)) is not None:
+        return known
     value = engine.value(node)
     if value.kind == "bool":
         return value.formula
@@ -58,6 +60,16 @@ def unfrozen(engine: Engine, node: ast.expr) -> Formula:
     return ("atom", Atom(canonical(engine, node), birth, kind, text=text(node)))
 
 
+def named(engine: Engine, node: ast.expr) -> Formula:
+    """That what a name stands for is true; of the answer of a check for finite numbers, as the check itself."""
+    value = engine.value(node)
+    found = truthy(value, text(node))
+    made = engine.origins.get(value.number)
+    if made is None or found[0] != "atom" or found[1].kind != "flag" or not CHECKS.search(text(made[0])):
+        return found
+    return ("atom", replace(found[1], kind="finite", text=text(made[0])))
+
+
 def compare(engine: Engine, node: ast.Compare) -> Formula:
     """Chains, comparisons with None and with True or False; then any other comparison."""
     if len(node.ops) > 1:
@@ -65,6 +77,11 @@ def compare(engine: Engine, node: ast.Compare) -> Formula:
         pairs = [ast.Compare(one, [op], [two]) for one, op, two in zip(ends, node.ops, ends[1:])]
         return joined("and", [formula(engine, pair) for pair in pairs])
     left, right, op = node.left, node.comparators[0], node.ops[0]
+    if isinstance(right, ast.Constant) and engine.value(left).of_processes:
+        if (type(op), right.value) in ((ast.Gt, 1), (ast.NotEq, 1), (ast.GtE, 2)):
+            return SEVERAL
+        if (type(op), right.value) in ((ast.LtE, 1), (ast.Eq, 1), (ast.Lt, 2)):
+            return negation(SEVERAL)
     if isinstance(right, ast.Constant) and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
         other = isinstance(op, (ast.IsNot, ast.NotEq))
         if right.value is None:
@@ -78,13 +95,21 @@ def compare(engine: Engine, node: ast.Compare) -> Formula:
     return comparison(engine, node)
 
 
-def of_class(value: Value, kind: Value) -> bool | None:
-    """Whether a value is an instance of a class of the project; None where that is not known."""
+def of_kind(engine: Engine, node: ast.Call) -> Formula | None:
+    """`isinstance(x, C)` and `hasattr(x, "module")`; None where the answer is not known."""
+    asked, value, kind = dotted(node.func), engine.value(node.args[0]), engine.value(node.args[1])
+    if asked not in ("isinstance", "hasattr"):
+        return None
+    wraps = (
+        kind.kind == "external" and kind_made(kind.name) == "ddp" if asked == "isinstance" else kind.value == "module"
+    )
+    if wraps and (value.kind == "ddp" or (asked == "isinstance" and value.lineage)):
+        return joined("or", [when for when, v in value.choice or ((TRUE, value),) if v.kind == "ddp"])
     if kind.kind != "class" or value.choice:
         return None
     if value.lineage:
-        return kind.node in value.lineage or (None if value.framework else False)
-    return False if value.kind in OBJECTS and value.call is not None else None
+        return TRUE if kind.node in value.lineage else None if value.framework else FALSE
+    return FALSE if value.kind in OBJECTS and value.call is not None else None
 
 
 def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:

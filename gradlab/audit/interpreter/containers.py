@@ -127,8 +127,8 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     if value.kind in ("params", "tensor", "optimizer", "scheduler", "detached"):
         return value
     if value.kind == "list" and len(value.items) == 2 and value.items[1].kind in ("optimizer", "scheduler"):
-        return several([value])  # pairs for a dictionary, of which one stands for all
-    return Value()
+        return several(values)  # pairs for a dictionary, of which one stands for all that are not seen
+    return Value(args=tuple(v for v in values if v.kind == "model"))
 
 
 def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension], each: bool = True) -> list[Value]:

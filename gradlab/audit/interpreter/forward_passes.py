@@ -52,7 +52,8 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
         lost = made.lost | {(root, result.cut, result.cut_path)}
         made.update(origins=(), traced=True, cut=result.cut, cut_path=result.cut_path, layers=frozenset(), lost=lost)
     elif result.kind == "tensor":
-        made.range = made.range or ("" if root.last == UNKNOWN else result.range)
+        known = made.range if made.range != "output" or root.last == UNKNOWN else result.range
+        made.range = known or "output"
         if (owner.kind == "criterion" or result.scalar) and result.reduction != "mean":
             factors = (*made.factors, *result.factors)  # such as a division by the number of its own terms
             made.update(reduction=result.reduction, reduced=result.reduced, factors=factors)

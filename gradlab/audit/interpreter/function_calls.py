@@ -10,11 +10,12 @@ from gradlab.audit.interpreter.context_managers import managed
 from gradlab.audit.interpreter.parameters import parameters
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.known_names import kind_made
 from gradlab.audit.knowledge.opaque_calls import opaque_call
 from gradlab.audit.source import syntax
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.source.syntax import dotted
-from gradlab.audit.trace.choices import choice, returned
+from gradlab.audit.trace.choices import choice, number_of_processes, returned
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import Block, Node, events, walk
 from gradlab.audit.trace.iterables import several
@@ -119,7 +120,7 @@ def enter(
     if any(isinstance(item, Event) for item in walk(body)):
         engine.out.append(Block(function, module.path, body, function.name))
     engine.answers = engine.returned.pop()
-    return one_context(engine.answers, body) or merged(engine.answers)
+    return under_conditions(engine.answers, body) or merged(engine.answers)
 
 
 @lru_cache(maxsize=2000)
@@ -138,16 +139,25 @@ def abstract(node: Function) -> bool:
     )
 
 
-def one_context(values: list[Value], body: list[Node]) -> Value | None:
-    """`no_sync()` or another context, each under its condition; something unknown where the conditions are not."""
-    if len(values) < 2 or len({v.word == "no_sync" for v in values}) < 2:
-        return None
-    found = returned(body)
-    return Value(made=True) if found is None or len(found) != len(values) else choice(found)
+def under_conditions(values: list[Value], body: list[Node]) -> Value | None:
+    """A context or another one, a network or what wraps it, each under its condition.
+
+    Something unknown where the conditions of contexts are not known.
+    """
+    made = [kind_made(v.name) if v.kind == "external" else v.kind for v in values]
+    kinds = {"no_sync" if v.word == "no_sync" else kind for v, kind in zip(values, made)}
+    contexts = len(kinds) > 1 and bool(kinds & {"no_sync", "autocast"})
+    if contexts or kinds == {"ddp", "model"}:
+        found = returned(body) if all(v.kind != "external" for v in values) else None
+        if found is not None and len(found) == len(values):
+            return choice(found)
+    return Value(made=True) if contexts else None
 
 
 def merged(values: list[Value]) -> Value:
     """What a function returns, of all its `return`; of tuples of one length each item by itself."""
+    if (processes := number_of_processes(values)) is not None:
+        return processes
     telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
     if any(v.kind == "none" for v in values) and all(v.kind == "number" for v in telling) and telling:
         return Value(made=True, given=True)  # the number or None

@@ -11,7 +11,7 @@ from gradlab.audit.knowledge.opaque_calls import HOLDING, may_hold_optimizer
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import Frame, Value
 
 
 def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[str, Value], at: ast.AST) -> Value:
@@ -21,6 +21,7 @@ def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[st
         params = [v for a in args for v in every(a) if v.kind == "params"]
         value.of = params[0].root() if params else None
         return value
+    value.making = Frame(at, engine.module, [*args, *keywords.values()], False)
     value.built = isinstance(at, ast.Call) and value.kind in ("model", "instance")
     for one in (v for a in [*args, *keywords.values()] for v in every(a) if v.kind in ("model", "ddp", "instance")):
         one.root().shared = value.shared = True

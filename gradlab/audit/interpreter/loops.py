@@ -16,8 +16,8 @@ from gradlab.audit.trace.iterables import element, number, several, spend
 from gradlab.audit.trace.values import CALLABLE, Value, births
 
 UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLABLE}
-LONGEST = 4
-"""Items of the longest list whose loop is unrolled."""
+LONGEST, FUNCTIONS = 4, 8
+"""Items of the longest list whose loop is unrolled, and of the longest one of functions: the phases of an update."""
 BATCHES = re.compile(r"load|batch|data", re.I)
 """Names of what batches come from."""
 LOSSES = re.compile(r"loss|out|pred|feat|hidden|state|grad|logit", re.I)
@@ -47,6 +47,7 @@ def unrolled(over: Value, most: int = LONGEST) -> list[Value]:
         pairs = list(zip(columns, over.items))
         return [several([column[i] if column else element(v) for column, v in pairs]) for i in range(count)]
     items = over.items if over.kind == "list" else []
+    most = FUNCTIONS if all(item.kind in CALLABLE for item in items) else most
     return items if len(items) <= most and all(item.kind in UNROLLED for item in items) else []
 
 

@@ -14,6 +14,8 @@ REGRESSION = re.compile(
     r"torch\.nn\.(functional\.)?(MSELoss|L1Loss|SmoothL1Loss|HuberLoss|mse_loss|l1_loss|smooth_l1_loss|huber_loss)"
 )
 """Loss functions of PyTorch's that compare a number with what it is to be."""
+DIVERGENCE = re.compile(r"torch\.nn\.(functional\.)?(KLDivLoss|kl_div)")
+"""Those that compare a distribution with what it is to be."""
 DISCOUNT = re.compile(r"gamma|discount|done|terminal", re.I)
 """Names of what a later prediction is multiplied with; elsewhere an equation may be solved."""
 LOGARITHM = re.compile(r"^(?!.*old)(.*[._])?log_?(prob(abilitie)?s?|probability|pis?|p)(s|_\w+)?$", re.I)
@@ -66,9 +68,17 @@ def marked(engine: Engine, node: ast.AST, what: str, value: Value) -> frozenset[
 
 def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> frozenset[int]:
     """A regression to data and a discounted prediction of the same network, of another input."""
-    if not REGRESSION.fullmatch(maker) or len(args) < 2:
+    if len(args) < 2:
         return NO_ROOTS
-    return between(engine, node, args[0], args[1])
+    if DIVERGENCE.fullmatch(maker) and of_itself(*args[:2]):
+        return marked(engine, node, "target", args[1])
+    return between(engine, node, args[0], args[1]) if REGRESSION.fullmatch(maker) else NO_ROOTS
+
+
+def of_itself(prediction: Value, aim: Value) -> bool:
+    """Whether a target is what the network says that is to follow it, normalised anew: a sharpened distribution."""
+    sharpened = any(factor.value.kind == "tensor" and factor.sign == "/" for factor in aim.factors)
+    return aim.kind == "tensor" and sharpened and bool(networks([prediction]) & networks([aim]))
 
 
 def error(engine: Engine, node: ast.AST, difference: Value) -> frozenset[int]:

@@ -10,6 +10,9 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value
 
+BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
+"""Keywords of a bound on the norm."""
+
 
 @dataclass
 class CallSite:
@@ -59,3 +62,8 @@ class CallSite:
 
     def emit(self, kind: str, value: Value | None = None, **facts: Any) -> None:
         self.engine.emit(kind, self.node, value, **facts)
+
+    def emit_clip(self, value: Value | None, by_value: bool = False, position: int = 1, **facts: Any) -> None:
+        """Gradients are clipped; position: of the norm that is allowed, among the arguments."""
+        given = [v for name, v in self.keywords.items() if name in BOUNDS] + self.args[position : position + 1]
+        self.emit("clip", value, call=self.node, by_value=by_value, bound=next(iter(given), None), **facts)

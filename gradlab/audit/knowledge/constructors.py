@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.schedule_lengths import LENGTHS, measure, of_closure
-from gradlab.audit.trace.conditions import joined
+from gradlab.audit.trace.conditions import TRUE, joined
 from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import CALLABLE, UNSET, Value
@@ -53,6 +53,7 @@ def optimizer(call: CallSite, made: Value) -> Value:
     weights = [v for a in call.args[:1] or [call.keywords.get("params", Value())] for v in every(a)]
     take_weights(call, made, weights, [*weights, *(v for a in call.keywords.values() for v in every(a))])
     made.own_weight = bool(weights) and all(v.own_weight for v in weights)
+    made.made_when = joined("and", call.engine.conditions)
     if made.trained:
         made.of = made.trained[0]
         return made
@@ -127,8 +128,10 @@ def autocast(call: CallSite, made: Value) -> Value:
         node, value = given["dtype"]
         named = value.kind == "external" and value.name.startswith("torch.") and not value.choice
         made.dtype = value.name if named or node is None else ast.unparse(node)
-    device = given.get("device_type")
-    made.device = "cuda" if "torch.cuda" in call.name else device[1].value if device is not None else ""
+    _, device = given.get("device_type", (None, Value("number", value="")))
+    devices = [one.value if one.kind == "number" else None for _, one in device.choice or ((TRUE, device),)]
+    anywhere = None in devices and "cuda" in call.engine.module.source.text  # on CUDA where there is one
+    made.device = "cuda" if "torch.cuda" in call.name or anywhere or "cuda" in devices else devices[0]
     return made
 
 
@@ -136,6 +139,7 @@ def model(call: CallSite, made: Value) -> Value:
     word = next((ast.unparse(k.value) for k in call.node.keywords if k.arg in ("torch_dtype", "dtype")), "")
     if word in ("torch.float16", "torch.half"):
         made.update(half=call.node, half_path=call.engine.module.path, half_when=joined("and", call.engine.conditions))
+    made.args = tuple(part for given in call.values for part in (given, *given.items))
     if call.name.endswith("Sequential") and call.args:
         made.last = "" if call.args[-1].choice else call.args[-1].last or call.args[-1].maker
     for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):

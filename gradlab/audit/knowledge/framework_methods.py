@@ -22,7 +22,7 @@ def lightning_method(call: CallSite, owner: Value) -> Value | None:
     elif call.name == "clip_gradients":
         by_value = call.keyword("gradient_clip_algorithm") == "value"
         value = call.first or call.keywords.get("optimizer")
-        call.emit("clip", value, call=call.node, through=owner, by_value=by_value)
+        call.emit_clip(value, by_value, through=owner)
     else:
         return None
     return Value()
@@ -44,7 +44,7 @@ def prepared(owner: Value, values: list[Value]) -> None:
 def accelerator_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.args
     if name in ("clip_grad_norm_", "clip_grad_value_"):
-        call.emit("clip", call.first, call=call.node, through=owner, by_value="value" in name)
+        call.emit_clip(call.first, "value" in name, through=owner)
     elif name == "unscale_gradients":
         call.emit("unscale", call.first, scaler=owner)
     elif name == "prepare":
@@ -68,7 +68,7 @@ def accelerator_method(call: CallSite, owner: Value) -> Value:
 def fabric_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.args
     if name == "clip_gradients":
-        call.emit("clip", call.first, call=call.node, through=owner, by_value="clip_val" in call.keywords)
+        call.emit_clip(call.first, "clip_val" in call.keywords, through=owner)
     elif name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
         if name == "setup_optimizers":
             args = [a if a.kind == "optimizer" else Value("optimizer", a.name, given=True) for a in args]

@@ -21,6 +21,7 @@ HARMLESS = re.compile(
     r"^_*(eval\w*|valid\w*|test\w*|log\w*|save\w*|print\w*|plot\w*|accuracy\w*|metric\w*|sample\w*|generate\w*|predict\w*|ema\w*|"
     r"update_(ema|average|teacher|metrics?|bn|progress|bar)\w*|to_device\w*|move_\w+|get_lr\w*|set_lr\w*|adjust_l\w*|checkpoint\w*|load_\w+|"
     r"(lr_?)?schedul(er|e)|append|extend|insert|pop|numpy|tolist|add_module|count_\w+|len|int|float|str|dict|list|tuple|zip|enumerate|range|iter|next|hasattr|getattr|isinstance|type|id|repr|"
+    r"(add|show|display|report|record)_\w*(result|metric|image|plot|scalar|value|score|stat|curve)\w*|"
     r"all_gather\w*|barrier|summary\w*|\w+_checkpoints?|tqdm|trange|format\w*|seed\w*|set_seed|watch|interpolate\w*|soft_update\w*|polyak\w*|"
     r"\w*(adjust|change|set|get|update|warmup)_(lr|learning_rate)\w*|\w+_(eval|evaluation|validation|accuracy|metrics?)|state_dict|(named_)?buffers|freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|(un)?toggle_(grad|optimizer)|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
 )

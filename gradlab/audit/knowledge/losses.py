@@ -53,7 +53,7 @@ def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value], nam
         forward=event,
         linear=True,
         chain=(*chained(args), event),
-        range=value_ranges.of_model(model),
+        range=value_ranges.of_model(model) or "output",
         **facts,
     )
     return divisible(node, made)
@@ -94,7 +94,7 @@ def loss(
     first = args[0] if args else None
     raw = first is not None and SHARES.fullmatch(maker) and value_ranges.is_raw(first)
     if raw or (first is not None and LOGITS.fullmatch(maker) and value_ranges.is_share(first)):
-        event = value_ranges.emit_unstable(engine, node, "input", *args[:1])
+        event = value_ranges.emit_unstable(engine, node, "input", *args[:1], given=first)
         made.roots = made.roots | value_ranges.tokens_of(event)
     made.roots = made.roots | bootstrapping.target(engine, node, maker, args)
     if not maker.startswith("torch.nn"):

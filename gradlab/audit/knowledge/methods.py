@@ -69,7 +69,10 @@ SAME_MODEL = {
 def known_method(call: CallSite, owner: Value) -> Value | None:
     """The result of a method of a value of known kind; None where the method itself must be looked up."""
     kind, name = owner.kind, call.name
+    if name == "backward" and kind == "external" and owner.name == "torch.autograd":
+        return None
     own = kind in ("optimizer", "scheduler") and name in STEPS  # followed, it would be arithmetic
+    own = own or (kind in ("model", "ddp") and name == "forward" and owner is not call.engine.selves[-1])  # as called
     if (method := owner.method(name)) is not None and not own:
         if name == "train" and "mode" in [a.arg for a in method[0].args.args]:
             set_mode(call, owner)  # before what it keeps in eval()
@@ -153,12 +156,14 @@ def cast(call: CallSite, owner: Value) -> None:
     names = [v.name for v in (*call.args, *call.keywords.values()) if v.kind == "external" and "torch." in v.name]
     text = ", ".join([text, *names])
     given = text if name in ("to", "type") else ""
+    models = (owner, owner.root(), *(model.root() for _, model in owner.choice))
     if name == "half" or (re.search(r"float16|\bhalf\b", given) and "bfloat16" not in given):
-        owner.update(half=call.node, half_path=call.engine.module.path, half_when=joined("and", call.engine.conditions))
+        when = joined("and", call.engine.conditions)
+        for model in models:
+            model.update(half=call.node, half_path=call.engine.module.path, half_when=when)
     elif name in ("float", "double", "bfloat16") or "float" in given:
-        if not call.engine.branches:
-            owner.half = None
-        owner.half_when = FALSE
+        for model in models:
+            model.update(half=model.half if call.engine.branches else None, half_when=FALSE)
 
 
 FLAGS = ("number", "bool")
@@ -219,14 +224,14 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     if name == "module" or (name == "loss" and name in owner.attributes):
         return None
     if name == "zero_grad":
-        call.emit("zero", owner)
+        call.emit("zero", owner, module=engine.module)
     elif name in PARAMETERS:
         branches = -1 if name.startswith("trainable") else engine.branches
         return Value("params", of=owner, named=name.startswith("named"), branches=branches)
     elif name in ("no_sync", "join"):
         return no_sync(call, owner) if name == "no_sync" else Value("context", word=name, model=owner)
     elif name == "clip_grad_norm_":
-        call.emit("clip", owner, call=call.node)
+        call.emit_clip(owner, position=0)
     elif name in SAME_MODEL:
         if name == "requires_grad_":
             freeze(engine, call.node, Value("params", of=owner), call.first)

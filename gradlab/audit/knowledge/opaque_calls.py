@@ -30,6 +30,8 @@ SAME_NUMBER = AWAY_FROM_ZERO | {"float", "long", "int", "double", "item", "to", 
 """Methods that keep the number of items in a batch, and those of them after which it is not 0."""
 MOVING = {"to", "cuda", "cpu", "float", "double", "half", "long", "type", "type_as", "pin_memory", "contiguous"}
 """Methods of a batch whose results are the same batch."""
+PLAIN_NUMBERS = {"size", "numel", "nelement", "dim", "item", "tolist"}
+"""Methods whose results are numbers of Python's, whatever they are called on."""
 INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matplotlib", "yaml", "wandb", "omegaconf"}
 """Packages whose functions do nothing to gradients."""
 FREEZES = re.compile(r"requires_?grad|freeze|trainable|toggle", re.I)
@@ -78,6 +80,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     drawn = owner is not None and owner.kind == "unknown" and name == "sample" and numbers and stores(call, owner)
     traced = drawn or (data and (name in MOVING or all(map(is_traced, call.values))))
     lost = first_cut(owner) if owner is not None and traced else None
+    traced = traced or (owner is not None and name in PLAIN_NUMBERS)
     lengths = lengths_given(call) if re.search("sched", name, re.I) else []
     alone = owner is None and not receives and CLASS.match(name) is not None and all(v.within is None for v in received)
     result = Value(

@@ -114,7 +114,7 @@ def loss_scaler(call: CallSite, owner: Value) -> Value:
     def rest() -> None:
         call.emit("unscale", opt, scaler=owner)
         if keywords.get("clip_grad", keywords.get("max_norm")) is not None:
-            call.emit("clip", keywords.get("parameters"), call=call.node)
+            call.emit_clip(keywords.get("parameters"))
         call.emit("step", opt, scaler=owner)
         call.emit("update", owner)
 

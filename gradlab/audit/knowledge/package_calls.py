@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
@@ -12,8 +14,12 @@ from gradlab.audit.knowledge.opaque_calls import DATA, opaque_call, pass_network
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.conditions import SEVERAL, TRUE
 from gradlab.audit.trace.iterables import OTHERS, every, several
 from gradlab.audit.trace.values import Value
+
+INFINITE = re.compile(r"float\(['\"]inf(inity)?['\"]\)$|(math|np|numpy|torch)\.inf$")
+"""A bound that clips nothing: the norm is looked at."""
 
 
 def library_call(call: CallSite) -> Value:
@@ -72,8 +78,11 @@ def initialized(call: CallSite) -> Value:
 
 def clip(call: CallSite) -> Value:
     params = call.args[0] if call.args else call.keywords.get("parameters")
-    bound = call.args[1] if call.args[1:] else call.keywords.get("max_norm")
-    call.emit("clip", params, call=call.node, by_value="value" in call.tail, bound=bound)
+    written = next((k.value for k in call.node.keywords if k.arg == "max_norm"), next(iter(call.node.args[1:2]), None))
+    if written is not None and INFINITE.match(ast.unparse(written)):
+        call.emit("look", params)
+        return Value("measured", "grad_norm")
+    call.emit_clip(params, "value" in call.tail)
     return Value("measured", "grad_norm")
 
 
@@ -125,7 +134,17 @@ def data_parallel(call: CallSite) -> Value | None:
     return forward(call.engine, call.node, model, call.args[1:], call.keywords.values())
 
 
+def processes(call: CallSite) -> Value | None:
+    """How many processes there are, or whether there is a group of them."""
+    if "distributed" not in call.name:
+        return None
+    if call.tail == "get_world_size":
+        return Value(made=True, of_processes=True)
+    return Value("bool", formula=TRUE if call.tail == "is_available" else SEVERAL)
+
+
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
+    **dict.fromkeys(("get_world_size", "is_initialized", "is_available"), processes),
     "data_parallel": data_parallel,
     "scale_loss": scale_loss,
     "master_params": master_params,

@@ -17,6 +17,7 @@ from gradlab.audit.trace.iterables import (
     dictionary,
     dictionary_of_pairs,
     element,
+    filled,
     number,
     parameters_of,
     several,
@@ -97,6 +98,16 @@ def enumerated(call: CallSite) -> Value | None:
     return Value("enumerated", inner=call.args[0], start=first if isinstance(first, int) else 0)
 
 
+def zipped(call: CallSite) -> Value:
+    """zip(); `zip(*rows)` of a list that a loop fills with tuples: a list for each of their parts."""
+    given = call.node.args[0] if len(call.node.args) == 1 else None
+    if isinstance(given, ast.Starred) and isinstance(given.value, (ast.Name, ast.Attribute)):
+        rows = call.engine.value(given.value)
+        if (row := filled(rows)) is not None and row.kind == "list" and not rows.items:
+            return several([Value("list", appended=part, marks=rows.marks) for part in row.items])
+    return Value("zipped", items=call.args)
+
+
 def mapped(call: CallSite) -> Value:
     if call.name != "map" or len(call.args) != 2 or call.args[0].kind not in CALLABLE:
         return same(call)
@@ -138,7 +149,7 @@ SAME = (
     *("tqdm", "tqdm_notebook", "track"),
 )
 NAMES: dict[str, Callable[[CallSite], Value | None]] = {
-    "len": lambda call: Value(made=True, is_length=True, counted=call.first),
+    "len": lambda call: Value(made=True, traced=True, is_length=True, counted=call.first),
     "getattr": get_attribute,
     "setattr": set_attribute,
     "functools.partial": partial,
@@ -155,7 +166,7 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     ),
     **dict.fromkeys(("SimpleNamespace", "Namespace"), namespace),
     "enumerate": enumerated,
-    "zip": lambda call: Value("zipped", items=call.args),
+    "zip": zipped,
     "map": mapped,
     "deepcopy": copied,
     "cast": annotated,

@@ -21,6 +21,8 @@ EPOCHS = re.compile(r"(^|[._])(n|num|max|total|train|training)?_?epochs$", re.I)
 """Names of a number of epochs, which counts neither updates nor micro-batches, whatever it was computed from."""
 STEPS = re.compile(r"(^|_)(total|max|num|n|training)_(\w+_)?(steps|iters|iterations|updates)$", re.I)
 """Names of the length of a schedule, in a function that computes rates."""
+PER_BATCH = re.compile(r"/ \(?[\w.]*(batch_?size|bs\b|bsz)", re.I)
+"""A number of samples, divided by the size of a batch."""
 FAR = 20
 """How many names a schedule's length is followed through."""
 

@@ -23,9 +23,11 @@ def combined(
 ) -> Value:
     """The result of an operator; unknown where neither side is a tensor."""
     if left.kind != "tensor" and right.kind != "tensor":
-        return Value()
+        return Value(factors=quotient(engine, op, left, right, right_node))
     word, tokens = value_ranges.arithmetic(engine, right_node if left_node is None else left_node, op, left, right)
     if left.kind == "tensor" and right.kind == "tensor" and isinstance(op, (ast.Add, ast.Sub)):
+        for side, at in ((left, left_node), (right, right_node)):
+            place_term(engine, side, at)
         made = tensor_sum(left, right)
     else:
         made = scaled(engine, op, left, right, right_node, left_node)
@@ -51,6 +53,23 @@ def combined(
         **facts,
     )
     return made
+
+
+def quotient(engine: Engine, op: ast.operator, left: Value, right: Value, right_node: ast.expr) -> tuple[Factor, ...]:
+    """What an unknown value, which may turn out to be a loss, was divided by."""
+    if left.kind != "unknown" or not isinstance(op, ast.Div):
+        return ()
+    return (*left.factors, factor(engine, "/", right, right_node))
+
+
+def factor(engine: Engine, sign: str, value: Value, node: ast.expr, each: bool = False) -> Factor:
+    """A factor; `1 / n` is a division by n."""
+    made, scope = engine.origins.get(value.number, (node, engine.scope))
+    if sign == "*" and isinstance(made, ast.BinOp) and isinstance(made.op, ast.Div) and scope is engine.scope:
+        one, divisor = made.left, made.right
+        if isinstance(one, ast.Constant) and one.value == 1 and isinstance(divisor, (ast.Name, ast.Attribute)):
+            return Factor("/", engine.canonical(divisor), engine.value(divisor), node, engine.module.path, each)
+    return Factor(sign, engine.canonical(node), value, node, engine.module.path, each)
 
 
 def drawn(engine: Engine, node: ast.AST, layers: frozenset[Value]) -> Value:
@@ -92,6 +111,13 @@ def tensor_sum(left: Value, right: Value) -> Value:
     )
 
 
+def place_term(engine: Engine, value: Value, node: ast.expr | None) -> None:
+    """Remember where a term of a sum was made: where it got its name in this function, or here."""
+    made, scope = engine.origins.get(value.number, (node, None))
+    if not value.parts and (at := made if scope is engine.scope else node) is not None:
+        value.term = (at, engine.module.path)
+
+
 def terms(value: Value) -> tuple[Value, ...]:
     """The terms of a sum, each with what the whole sum was divided by or multiplied with; of anything else itself."""
     of_all = tuple(f for f in value.factors if all(f not in part.factors for part in value.parts))
@@ -111,10 +137,10 @@ def scaled(
     elif not is_traced(other):  # a weight that may have a graph
         made.parts = tuple(part.derived(part.kind, part.name) for part in made.parts)
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
-        sign = "/" if isinstance(op, ast.Div) and one is left else "*"
         each = one.reduction == "none" and not one.reduced
-        made.factors = (*made.factors, Factor(sign, engine.canonical(node), other, node, engine.module.path, each))
-    elif other.kind == "unknown" and other.opaque:
+        sign = "/" if isinstance(op, ast.Div) and one is left else "*"
+        made.factors = (*made.factors, factor(engine, sign, other, node, each))
+    elif other.kind == "unknown" and other.opaque and not is_traced(other):  # no data
         made.opaque = True
     if other.kind == "tensor":
         made.roots = made.roots | other.roots

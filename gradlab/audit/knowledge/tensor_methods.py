@@ -122,7 +122,7 @@ def gradient_method(call: CallSite, owner: Value) -> Value:
     elif name == "mul_" and call.args and is_bounded(call):
         call.emit("clip", owner, call=call.node)
     elif name in ("div_", "mul_") and call.args:
-        call.emit("scale", owner, in_place=name)
+        call.emit("scale", owner, in_place="div_" if is_inverse(call.node.args[0]) else name)
     elif name in ("clamp_", "clip_"):
         call.emit("clip", owner, by_value=True, call=call.node)
     elif name in ("norm", "abs", "pow", "isnan", "isinf", "isfinite", "max", "mean", "std"):
@@ -130,6 +130,11 @@ def gradient_method(call: CallSite, owner: Value) -> Value:
     elif name in ("item", "tolist", "cpu", "numpy", "clone"):
         call.emit("taken", owner)
     return owner if name in ("detach", "data", "float", "view", "flatten", "clone") else Value("measured")
+
+
+def is_inverse(node: ast.expr) -> bool:
+    """`1 / n`."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.left, ast.Constant)
 
 
 def is_bounded(call: CallSite) -> bool:

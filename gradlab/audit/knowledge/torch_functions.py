@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradlab.audit.knowledge import bootstrapping, value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
-from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
+from gradlab.audit.knowledge.tensor_arithmetic import place_term, tensor_sum
 from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, own_gradient
 from gradlab.audit.trace.iterables import filled, members
 from gradlab.audit.trace.provenance import cut_off, provenance
@@ -21,6 +21,8 @@ NEW = {
     *("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like"),
 }
 """Functions that make tensors without a graph."""
+COPIES = re.compile(r"(Float|Double|Half|Long|Int|Byte|Bool)?Tensor")
+"""Constructors of tensors, which copy numbers."""
 NOISE = {"randn", "rand", "randn_like", "rand_like", "normal"}
 """Those that draw random numbers."""
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
@@ -46,7 +48,7 @@ def torch_function(call: CallSite) -> Value:
         return Value(made=True)
     first = call.first
     numbers = first is not None and (first.kind == "detached" or (tail == "Variable" and first.kind == "tensor"))
-    if numbers and tail in ("tensor", "as_tensor", "Variable"):
+    if numbers and (tail in ("tensor", "as_tensor", "Variable") or COPIES.fullmatch(tail)):
         made = detached(call.engine, call.node)
         made.update(**cut_off(call.engine, call.node, call.values))
         if call.keyword("requires_grad") is True:
@@ -74,7 +76,7 @@ def torch_function(call: CallSite) -> Value:
         return Value(made=True, traced=True, noise=tail in NOISE)
     given = call.values if "distributions." in call.name else call.args
     tensors = [v for a in given for v in members(a) if v.kind == "tensor"]
-    copied = tail == "tensor" and tensors
+    copied = (tail == "tensor" or COPIES.fullmatch(tail)) and tensors
     if copied or (tail == "sum" and not tensors and call.first is not None and call.first.kind == "detached"):
         made = detached(call.engine, call.node)
         made.update(**cut_off(call.engine, call.node, call.values))
@@ -91,9 +93,10 @@ def torch_function(call: CallSite) -> Value:
     if tail in ("no_grad", "inference_mode", "set_grad_enabled"):
         return Value("context", word="no_grad")
     facts = provenance(call.engine, call.node, call.values)
-    if "requires_grad" in call.keywords or not (call.args or tail in NEW) or tail == "load" or not tail.islower():
+    fresh = tail in NEW or COPIES.fullmatch(tail) is not None
+    if "requires_grad" in call.keywords or not (call.args or fresh) or tail == "load" or not (fresh or tail.islower()):
         facts["traced"] = False
-    elif tail in NEW:
+    elif fresh:
         facts["traced"] = True
     weight = tail in NEW and call.keyword("requires_grad") is True
     leaf = call.node if tail == "tensor" and weight else None  # whatever its numbers come from
@@ -110,6 +113,8 @@ def added_up(call: CallSite) -> Value | None:
     terms = over.items if over.kind == "list" else []
     if not terms or any(v.kind != "tensor" for v in terms):
         return over.derived("tensor") if over.kind == "tensor" and of_one_number(over) else None
+    for term in terms:
+        place_term(call.engine, term, call.node)
     total = terms[0].derived("tensor")
     for term in terms[1:]:
         total = tensor_sum(total, term)

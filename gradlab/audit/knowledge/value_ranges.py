@@ -1,11 +1,12 @@
 """What values a tensor may take, as far as the text shows: where a log, a root, a quotient or an exp() may overflow.
 
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
-(softmax, sigmoid); rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square; square: squares one by one;
-ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an output, its sum; total: the
-sum of outputs or shares; part: one of several outputs; several: one of those of a network whose code is not there;
-slope: a derivative that has a graph; scores: a product of outputs, or a multiple of one. Everything else is the empty
-word: nothing is known, nothing is reported.
+(softmax, sigmoid); joint: products of these; rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square;
+square: squares one by one; ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an
+output, its sum; total: the sum of outputs or shares; part: one of several outputs; several: one of those of a network
+whose code is not there; output: that of a network whose last layer is not known; slope: a derivative that has a graph;
+scores: a product of outputs, or a multiple of one. Everything else is the empty word: nothing is known, nothing is
+reported.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
         return word
     if name in ENDS:
         return ENDS[name]
+    if name == "scatter_add" and word in ("share", "joint"):
+        return "share"  # where nothing is added it is what it was
     if name == "square" or (name == "pow" and has_constant(node, 2)):
         return "bounded" if word == "signed" else "square"
     if name in ("clamp", "clamp_min", "relu") and word == "square":
@@ -52,7 +55,7 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     if name in ("sum", "mean"):
         word = "square" if word == "bounded" else word
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
-    return "exp" if name == "exp" and word in (*RAW, "scores") else ""
+    return "exp" if name == "exp" and word in (*RAW, "scores", "several", "output") else ""
 
 
 def is_share(value: Value) -> bool:
@@ -90,20 +93,23 @@ def has_constant(node: ast.Call, value: float) -> bool:
 def fault(name: str, word: str) -> str:
     """What is wrong with a function of a tensor, as `Event.what`."""
     if name in LOGS:
-        return "log" if word in ("share", "rest", "any", "ratio") else "exp" if word == "expsum" else ""
+        return "log" if word in ("share", "joint", "rest", "any", "ratio") else "exp" if word == "expsum" else ""
     if name == "sqrt":
         return {"square": "sqrt", "bounded": "sqrt", "error": "rmse"}.get(word, "")
     return "exp" if name == "exp" and word == "any" else ""
 
 
-def emit_unstable(engine: Engine, node: ast.AST, what: str, *values: Value) -> Event | None:
-    """An operation may become non-finite; the event's token is to be a root of its result."""
+def emit_unstable(engine: Engine, node: ast.AST, what: str, *values: Value, given: Value | None = None) -> Event | None:
+    """An operation may become non-finite; the event's token is to be a root of its result.
+
+    given: what it does not take, which is the mistake of who gave it.
+    """
     if not what or engine.without_gradient:
         return None
     origin = next((v.exp_node for v in values if what == "exp" and v.exp_node), node)
     token = next(births)
     engine.tokens.add(token)
-    return engine.emit("unstable", origin, None, what=what, token=token)
+    return engine.emit("unstable", origin, given, what=what, token=token)
 
 
 def applied(engine: Engine, node: ast.Call, name: str, value: Value, partial: bool) -> dict[str, Any]:
@@ -112,6 +118,8 @@ def applied(engine: Engine, node: ast.Call, name: str, value: Value, partial: bo
     changed: dict[str, Any] = {"range": "" if value.derivative else after(name, word, node, partial)}
     changed["linear"] = value.linear and name in {*SHAPES, "sum", "mean"}
     what = fault("sqrt" if name == "pow" and has_constant(node, 0.5) else name, word)
+    if word == "expsum" and value.exp_of == "output":
+        what = ""  # its last layer may bound it: only a softmax that is written out shows that it does not
     if name == "exp" and engine.depth:
         what = ""  # inside a network a rate or a variance may be intended; exp(x) / sum(exp(x)) is found separately
     if (event := emit_unstable(engine, node, what, value)) is not None:
@@ -150,6 +158,8 @@ def arithmetic(
         return ("ratio" if one == "square" else ""), tokens
     if isinstance(op, ast.MatMult):
         return product([left, right]), NO_ROOTS
+    if isinstance(op, ast.Mult) and {one, two} <= {"share", "joint"}:
+        return "joint", NO_ROOTS
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
         many = "scores" if {one, two} & {"any", "scores"} else ""
         masked = next((word for word in (one, two) if word in ("exp", "expsum") and isinstance(op, ast.Mult)), many)
@@ -177,7 +187,7 @@ def quotient_fault(left: Value, right: Value) -> str:
     own_error = right.range == "several" and left.compared == right.roots
     if right.range in (*RAW, "total") or own_error:
         return "division"
-    softmax = left.range == "exp" or (left.range == "expsum" and left.exp_of != "unseen")
+    softmax = left.range == "exp" or (left.range == "expsum" and left.exp_of not in ("unseen", "output"))
     return "exp" if right.range == "expsum" and softmax else ""
 
 
@@ -211,9 +221,11 @@ def of_result(node: ast.expr, function: ast.AST, owner: Value, depth: int) -> st
     if not isinstance(node, ast.Call):
         return ""
     tail = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    if dotted(node.func) == f"self.{tail}":  # by what it is: `self.softmax` may be a LogSoftmax
+        layer = owner.attributes.get(tail)
+        return of_model(layer, depth + 1) if layer is not None and layer.kind == "model" else ""
     if tail in ENDS:
         return ENDS[tail]
     if isinstance(node.func, ast.Attribute) and tail in SHAPES:
         return of_result(node.func.value, function, owner, depth)
-    layer = owner.attributes.get(tail) if dotted(node.func).startswith("self.") else None
-    return of_model(layer, depth + 1) if layer is not None and layer.kind == "model" else ""
+    return ""

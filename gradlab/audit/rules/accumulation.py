@@ -19,7 +19,7 @@ from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Factor, Value
 
-WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
+WEIGHT = re.compile(r"weight|multiplier|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""
 BATCH_SIZE = re.compile(r"batch_?size", re.I)
 SAMPLES = re.compile(r"\.size#\d+\(0\)$|\.shape\[0\]#\d+$|^len\(")
@@ -53,8 +53,22 @@ def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
         if of_others(event.value, loop):
             continue
         since = window.birth if window is not None else loop.birth
-        if divided(event.value, event.through, since) is False or by_batch_size(event.value, window, loop):
+        answer = divided(event.value, event.through, since)
+        if answer is False or (answer and by_constant(event.value, loop)) or by_batch_size(event.value, window, loop):
             yield Hit(backward)
+
+
+def by_constant(value: Value | None, loop: TrainingLoop) -> bool:
+    """Whether a loss is divided by numbers in the text alone, and another loss of the loop by the window's length."""
+
+    def divisors(of: Value) -> list[Factor]:
+        return [f for f in of.factors if divides(f)]
+
+    if value is None or not loop.period or loop.period.isdigit():
+        return False
+    others = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value is not value]
+    constant = all(isinstance(f.node, ast.Constant) for f in divisors(value))
+    return constant and any(f.text == loop.period for other in others for f in divisors(other))
 
 
 def of_others(value: Value | None, loop: TrainingLoop) -> bool:

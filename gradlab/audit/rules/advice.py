@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from gradlab.audit.rules.masked_means import of_mask
+from gradlab.audit.knowledge.call_site import BOUNDS
+from gradlab.audit.rules.masked_means import means, weighted
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.rules.trainer_arguments import BOUNDS, PARSED, configured, literal, parsed_defaults
+from gradlab.audit.rules.trainer_arguments import PARSED, configured, literal, parsed_defaults
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import defaults_of, dotted, walk
 from gradlab.audit.trace.iterables import members
@@ -24,12 +25,8 @@ RECURRENT = re.compile(r"(LSTM|GRU|RNN)(?![a-z])|\b(Transformer\w*|MultiheadAtte
 
 def max_norm(clip: Event) -> float | None:
     """The max_norm of a clip, where it is a number in the text, or the default of an argument that is parsed."""
-    if clip.call is None or clip.by_value:
+    if clip.bound is None or clip.bound.choice or clip.by_value:
         return None
-    given = [k.value for k in clip.call.keywords if k.arg in BOUNDS] or clip.call.args[1:2]
-    written = literal(given[0]) if given else None
-    if written is not None or clip.bound is None or clip.bound.choice:
-        return written
     if clip.bound.kind == "number":
         return literal(ast.Constant(clip.bound.value))
     owner, _, name = clip.bound.name.rpartition(".")
@@ -41,12 +38,12 @@ def settings(clip: Event, owner: str) -> Iterator[Mapping[str, ast.expr | None]]
     """Defaults, by their names, that a program's own text gives what it reads from a parser, a class or a parameter."""
     if not owner:
         yield from (defaults_of(frame.call) for frame in clip.frames if isinstance(frame.call, ast.FunctionDef))
-    for module in (clip.module, *(frame.module for frame in clip.frames)):
-        name = next(annotated(module, owner.split(".")[-1]), owner) if module is not None else ""
-        if module is not None and isinstance(found := module.names.get(name), ast.ClassDef):
+    for module in (one for one in (clip.module, *(frame.module for frame in clip.frames)) if one is not None):
+        named = [*annotated(module, owner.split(".")[-1]), *filled(module, owner), owner]
+        if isinstance(found := module.names.get(named[0]), ast.ClassDef):
             fields = (part for part in found.body if isinstance(part, (ast.Assign, ast.AnnAssign)))
             yield {dotted(target): part.value for part in fields for target in targets(part)}
-        if module is not None and (not owner or PARSED.search(owner)):
+        if not owner or PARSED.search(owner):
             yield parsed_defaults(module)
 
 
@@ -54,6 +51,13 @@ def annotated(module: Module, name: str) -> Iterator[str]:
     """The classes that the parameters of a name are annotated with."""
     for function in module.source.nodes.of(ast.FunctionDef):
         yield from (dotted(a.annotation) for a in function.args.args if a.arg == name and a.annotation is not None)
+
+
+def filled(module: Module, name: str) -> Iterator[str]:
+    """The classes that a name's object is made of by a call that is given the class: `args = parse(Settings)`."""
+    for node in module.source.nodes.of(ast.Assign):
+        if name in map(dotted, node.targets) and isinstance(node.value, ast.Call):
+            yield from (dotted(a) for a in node.value.args if isinstance(module.names.get(dotted(a)), ast.ClassDef))
 
 
 def targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
@@ -82,10 +86,11 @@ def architecture(loop: TrainingLoop) -> str:
     for event in loop.events:
         if event.kind == "forward" and event.value is not None:
             for root in members(event.value.root()):
-                chosen = map(ast.unparse, root.call.args[:1] if root.call is not None else ())  # create_model("resnet")
-                words |= dict.fromkeys([root.maker, root.made_by, root.name, *chosen])
-                for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
-                    words |= attributes(node)
+                for part in networks(root):
+                    chosen = map(ast.unparse, part.call.args[:1] if part.call is not None else ())
+                    words |= dict.fromkeys([part.maker, part.made_by, part.name, *chosen])  # create_model("resnet")
+                    for node in part.lineage:
+                        words |= attributes(node)
     return " ".join(words)
 
 
@@ -95,11 +100,12 @@ def attributes(node: ast.AST) -> dict[str, None]:
 
 
 def networks(model: Value, depth: int = 0) -> Iterator[Value]:
-    """A network of the project and the networks of the project inside it."""
+    """A network and the networks and layers inside it."""
     yield model
-    for inner in model.attributes.values() if depth < 3 else ():
-        if inner.kind == "model" and inner.lineage:
-            yield from networks(inner, depth + 1)
+    inner = [*model.args, *(part for held in model.attributes.values() for part in (held, *held.items))]
+    for one in [part for held in inner for part in (held, *held.args)] if depth < 4 else []:
+        if one.kind == "model":
+            yield from networks(one, depth + 1)
 
 
 @scenario_rule("GL803")
@@ -129,14 +135,12 @@ def mean_of_means(scenario: Scenario) -> Iterator[Hit]:
         value = backward.event.value
         if value is None or scenario.of("scale"):
             continue
-        own = [f for f in value.factors if of_mask(f, scenario.loop, backward)]
-        masks = [f.value.counted for f in own]
-        others = [f for f in value.factors if f not in own and all(f.value is not mask for mask in masks)]
-        others = [f for f in others if not f.each]
-        if any(f.sign == "*" for f in others):
-            continue  # weighted by its tokens
-        if (value.ignoring or own) and others:
-            yield Hit(backward)
+        for term, own, others in means(value, scenario.loop, backward):
+            others = [f for f in others if not f.each]
+            divided = any(f.sign == "/" for f in others)
+            if (term.ignoring or own) and divided and not weighted(others, scenario.loop):
+                yield Hit(backward)
+                break
 
 
 @scenario_rule("GL807")

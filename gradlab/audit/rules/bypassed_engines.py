@@ -16,7 +16,7 @@ def engine_bypassed(scenario: Scenario) -> Iterator[Hit]:
     backwards = scenario.of("backward")
     for step in scenario.of("step"):
         value = step.event.value
-        if value is None or scenario.loop.nested:
+        if value is None:
             continue
         before = [b for b in backwards if b.k == step.k and b.event.through is None and plain(b)]
         through = any(b.event.through is not None for b in backwards if b.k == step.k)

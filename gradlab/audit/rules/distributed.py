@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from gradlab.audit.knowledge.context_regions import by_hand
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.window_remainder import periodic, window_step
-from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, atoms, holds, joined
+from gradlab.audit.trace.conditions import FALSE, SEVERAL, TRUE, Atom, Formula, atoms, holds, joined
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence, cases
 from gradlab.audit.trace.scenarios import Scenario
@@ -162,9 +164,9 @@ def raw_passed(scenario: Scenario, backward: Occurrence) -> Iterator[Hit]:
     passed = [s for s in scenario.of("passed") if s.k == backward.k and s.inside("no_grad") is None]
     for step in passed:
         model = step.event.value
-        if model is not None and model.raw is not None and not wrapper_called(scenario.loop, model):
+        if model is not None and model.raw is not None and not wrapper_called(scenario, model):
             if not any(of_wrapper(s.event) for s in passed) and step in scenario.before(backward):
-                yield Hit(step, (backward,))
+                yield Hit(step, (backward,), fault=partial(taken_out, model))
 
 
 def raw_forwards(scenario: Scenario, backward: Occurrence, found: Iterable[Event | None]) -> Iterator[Hit]:
@@ -177,21 +179,26 @@ def raw_forwards(scenario: Scenario, backward: Occurrence, found: Iterable[Event
         wrappers = (e for e in scenario.loop.events if e.value is not None and e.value.kind == "ddp")
         if any(e.node is event.node for e in wrappers):
             continue  # the same call, where there are several processes, is the wrapper's
-        if inner and model.kind != "ddp" and not wrapper_called(scenario.loop, model):
+        if inner and model.kind != "ddp" and not wrapper_called(scenario, model):
             for step in scenario.of("forward"):
                 if step.event is event and step.k == backward.k:
-                    yield Hit(step, (backward,))
+                    yield Hit(step, (backward,), fault=partial(taken_out, model))
 
 
-def wrapper_called(loop: TrainingLoop, raw: Value) -> bool:
+def taken_out(model: Value, given: Value) -> bool:
+    """Whether a value is this module, taken out of a wrapper."""
+    return given is model or (given.raw is not None and given.raw is model.raw)
+
+
+def wrapper_called(scenario: Scenario, raw: Value) -> bool:
     """Whether the wrapper of this module is called too; in no_grad it sets no hooks."""
+    calls = (s.event for s in scenario.of("forward"))
     return any(
-        e.kind == "forward"
-        and e.value is not None
+        e.value is not None
         and e.value.kind == "ddp"
         and (e.value.root() is raw.root() or e.value.choice or e.value.root().kind != "model")
         and all(r.kind not in ("no_grad", "inference_mode") for r in e.regions)
-        for e in loop.events
+        for e in calls
     )
 
 
@@ -199,17 +206,25 @@ def wrapper_called(loop: TrainingLoop, raw: Value) -> bool:
 def reduced_by_hand(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     if calls_wrapper(loop) and not any(r.kind == "no_sync" for e in loop.events for r in e.regions):
-        wrapping = [wrapped_when(e.value) for e in loop.events if e.kind == "forward" and e.value is not None]
+        forwards = [s for s in scenario.of("forward") if s.inside("no_grad") is None]
+        wrapping = [wrapped_when(s.event.value or Value()) for s in forwards]
         known = {unnumbered(a.key) for a in [*loop.boundary, *(a for when in wrapping for a in atoms(when))]}
         for reduce in scenario.of("reduce"):
+            surely = (s for s, when in zip(forwards, wrapping) if when == TRUE and s.k == reduce.k)
             asked = {unnumbered(key): truth for key, truth in reduce.guards if "is not None" not in key}
-            if asked.keys() <= known and any(holds_where(when, asked) for when in wrapping):
+            if asked.get(SEVERAL[1].key):  # as there are wherever a network is wrapped
+                del asked[SEVERAL[1].key]
+            if (forward := next(surely, None)) is not None:
+                yield Hit(reduce, (forward,))
+            elif asked.keys() <= known and any(may_hold_where(when, asked) for when in wrapping):
                 yield Hit(reduce)
 
 
-def holds_where(when: Formula, asked: dict[str, bool]) -> bool:
+def may_hold_where(when: Formula, asked: dict[str, bool]) -> bool:
     """Whether a condition may hold where others have a truth."""
-    return holds(when, lambda atom: asked.get(unnumbered(atom.key), True))
+    free = list(dict.fromkeys(key for a in atoms(when) if (key := unnumbered(a.key)) not in asked))[:8]
+    found = (asked | dict(zip(free, values)) for values in itertools.product((True, False), repeat=len(free)))
+    return any(holds(when, lambda a, truth=truth: truth.get(unnumbered(a.key), True)) for truth in found)  # type: ignore[misc]
 
 
 def unnumbered(key: str) -> str:

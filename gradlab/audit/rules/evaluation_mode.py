@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import NETWORKS, moved, overlap, put_into_train, related
 from gradlab.audit.rules.registry import loop_rule
 from gradlab.audit.source.syntax import walk as walk_text
-from gradlab.audit.trace.conditions import atoms
-from gradlab.audit.trace.event_tree import If, Jump, Loop, events, walk
+from gradlab.audit.trace.conditions import TRUE, Formula, atoms, joined, may_both_hold, negation
+from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
@@ -37,12 +37,38 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         model = event.value
         if taken_back(model, modes) or not passed(loop, model) or any(e.name == "eval" and id(e) in own for e in modes):
             continue
+        if in_another_phase(loop, event):
+            yield event.path, event.node
+            return
         if intended(model, inside, own):
             return
         if i > at or evaluated(model, inside[i + 1 :], own, set()):
             backward = next(e for e in loop.events if e.kind == "backward")
             yield place(loop, event if event.frames == backward.frames else backward, model)
             return
+
+
+def in_another_phase(loop: TrainingLoop, mode: Event) -> bool:
+    """Whether the iterations of the loop around that set a mode are not those that train: `for phase in phases`."""
+    around = loop.outer[-1]
+    backward = next(e for e in loop.events if e.kind == "backward")
+    one, two = (joined("and", guards(around.body, event) or []) for event in (mode, backward))
+    changing = any(atom.birth > around.birth for atom in atoms(one))
+    return changing and not may_both_hold(one, two)
+
+
+def guards(items: Sequence[Node], event: Event) -> list[Formula] | None:
+    """The tests under which an event happens."""
+    for item in items:
+        if item is event:
+            return []
+        sides = [(TRUE, item.body)] if isinstance(item, (Loop, Block)) else []
+        if isinstance(item, If):
+            sides = [(item.test, item.then), (negation(item.test), item.other)]
+        for test, side in sides:
+            if (found := guards(side, event)) is not None:
+                return [test, *found]
+    return None
 
 
 def place(loop: TrainingLoop, event: Event, model: Value) -> tuple[str, ast.AST]:

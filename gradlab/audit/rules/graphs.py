@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from gradlab.audit.rules.reach import moved, overlap, put_into_train
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.source.project import methods_of
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.provenance import pieces, sources
 from gradlab.audit.trace.replay import Occurrence
@@ -21,6 +22,8 @@ RECURRENT = re.compile(r"(torch\.)?nn\.(LSTM|GRU|RNN)(Cell)?")
 """PyTorch's recurrent networks."""
 CUTTING = re.compile(r"detach_?$|^data$|no_grad|inference_mode")
 """What a network cuts a graph with."""
+MAKING = re.compile(r"_*(init|reset)")
+"""Names of methods that make weights and first states."""
 
 
 @scenario_rule("GL719")
@@ -42,7 +45,7 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
         trained = [*trained, *of_two_optimizers(scenario.loop, first, second)]
         both = [e for e in forwards(first) if e in forwards(second)]
         taken = [pieces_of(first), pieces_of(second)]
-        for event in both:
+        for event in both if not cut_inside(forwards(first), forwards(second)) else ():
             if through_same(event, trained, taken) and happened(scenario, event, first, second):
                 yield Hit(second, (first,))
                 break
@@ -105,16 +108,23 @@ def has(node: ast.AST, name: str) -> bool:
 
 def recurrent(model: Value) -> bool:
     """Whether a network is one of PyTorch's recurrent ones, or of a class with one that never cuts a graph."""
+    if model.choice:  # of which another is loaded from a file, perhaps
+        return any(recurrent(one.root()) for _, one in model.choice)
     if not model.lineage:
         return RECURRENT.fullmatch(model.maker) is not None
     parts = [part for cls in model.lineage for part in walk(cls) if isinstance(part, ast.Attribute)]
-    return any(RECURRENT.fullmatch(dotted(p)) for p in parts) and not any(CUTTING.search(p.attr) for p in parts)
+    methods = [method for cls in model.lineage for method in methods_of(cls).values()]
+    passing = [part for method in methods if not MAKING.match(method.name) for part in walk(method)]
+    cuts = any(isinstance(part, ast.Attribute) and CUTTING.search(part.attr) for part in passing)
+    return any(RECURRENT.fullmatch(dotted(part)) for part in parts) and not cuts
 
 
 def frees(backward: Event) -> bool:
     """Whether it is a plain backward pass, which frees the graph."""
     node, through = backward.node, backward.through
-    return isinstance(node, ast.Call) and through is None and not node.args and not node.keywords
+    given = 0 if through is None else 1  # an accelerator is given the loss
+    known = through is None or through.kind in ("accelerator", "fabric")
+    return isinstance(node, ast.Call) and known and len(node.args) == given and not node.keywords
 
 
 def losses(backward: Occurrence) -> list[Value]:
@@ -126,6 +136,14 @@ def losses(backward: Occurrence) -> list[Value]:
 def forwards(backward: Occurrence) -> list[Event]:
     value = backward.event.value
     return sources(value) if value is not None and not value.choice else []
+
+
+def cut_inside(first: list[Event], second: list[Event]) -> bool:
+    """Whether a network of the project's runs for each of two losses anew, and cuts graphs itself: perhaps for one."""
+    twice = {e.value.root() for e in first if e.value is not None and e not in second}
+    twice &= {e.value.root() for e in second if e.value is not None and e not in first}
+    methods = [m for model in twice for cls in model.lineage for m in [methods_of(cls).get("forward")] if m is not None]
+    return any(isinstance(n, ast.Attribute) and CUTTING.search(n.attr) for method in methods for n in walk(method))
 
 
 def pieces_of(backward: Occurrence) -> frozenset[int]:

@@ -36,7 +36,7 @@ def fp16_weights_unscaled(scenario: Scenario) -> Iterator[Hit]:
             stepped = joined("and", [scaler.enabled, chosen])
             for when, model in (pair for held in one.trained for pair in ((TRUE, held), *held.choice)):
                 half = joined("and", [when, model.root().half_when])
-                there = {*literals(exists), *literals(stepped), *scenario.values.items()}
+                there = {*literals(exists), *literals(stepped), *literals(one.made_when), *scenario.values.items()}
                 always = half != FALSE and {*literals(half)} <= there
                 if always and model.root().half_path == step.event.path and may_hold(scenario, stepped):
                     yield Hit(step, (), model.root().half, when=stepped)

@@ -22,14 +22,15 @@ NAMED = re.compile(r"(?!use_|with_|enable_|is_|has_)(\w+_)?(ctx|context|autocast
 def joined(module: Module) -> Iterator[ast.AST]:
     nodes = module.source.nodes
     blocks: list[ast.With | ast.AsyncWith] = [*nodes.of(ast.With), *nodes.of(ast.AsyncWith)]
-    for node in blocks:
-        for item in node.items:
-            whole = item.context_expr
-            if isinstance(whole, ast.BoolOp):
-                last = isinstance(whole.op, ast.And)
-                known = [called_name(part) in CONTEXTS or (last and named(part)) for part in whole.values]
-                if any(known[:-1]) if last else known[0] and any(known[1:]):
-                    yield whole
+    entered = [item.context_expr for node in blocks for item in node.items]
+    names = {dotted(one) for one in entered if isinstance(one, (ast.Name, ast.Attribute))}
+    made = [one.value for one in nodes.of(ast.Assign) if names.intersection(map(dotted, one.targets))]
+    for whole in [*entered, *made]:
+        if isinstance(whole, ast.BoolOp):
+            last = isinstance(whole.op, ast.And)
+            known = [called_name(part) in CONTEXTS or (last and named(part)) for part in whole.values]
+            if any(known[:-1]) if last else known[0] and any(known[1:]):
+                yield whole
 
 
 def named(node: ast.expr) -> bool:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.knowledge.tensor_arithmetic import terms
 from gradlab.audit.rules.accumulation import counts_own
 from gradlab.audit.rules.distributed import calls_wrapper
 from gradlab.audit.rules.registry import Hit, scenario_rule
@@ -15,7 +16,7 @@ from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Factor
+from gradlab.audit.trace.values import Factor, Value
 
 
 def of_mask(factor: Factor, loop: TrainingLoop, backward: Occurrence) -> bool:
@@ -46,12 +47,23 @@ def mean_per_rank(scenario: Scenario) -> Iterator[Hit]:
         return
     for backward in scenario.of("backward"):
         value = backward.event.value
-        own = [f for f in value.factors if of_mask(f, scenario.loop, backward)] if value is not None else []
+        if any(own and not weighted(others, scenario.loop) for _, own, others in means(value, scenario.loop, backward)):
+            yield Hit(backward)
+
+
+def means(
+    loss: Value | None, loop: TrainingLoop, backward: Occurrence
+) -> Iterator[tuple[Value, list[Factor], list[Factor]]]:
+    """Each term of a loss, with the factors that divide it by the sum of a mask, and with its others."""
+    for term in terms(loss) if loss is not None else ():
+        own = [f for f in term.factors if of_mask(f, loop, backward)]
         masks = [f.value.counted for f in own]
-        if own and value is not None:
-            others = [f for f in value.factors if f not in own and all(f.value is not mask for mask in masks)]
-            if not any(f.sign == "*" for f in others):  # weighted by its share
-                yield Hit(backward)
+        yield term, own, [f for f in term.factors if f not in own and all(f.value is not mask for mask in masks)]
+
+
+def weighted(factors: list[Factor], loop: TrainingLoop) -> bool:
+    """Whether a term is multiplied with what may be its share of the tokens: no number that is always the same."""
+    return any(f.sign == "*" and not f.each and (f.value.of_processes or f.value.birth > loop.birth) for f in factors)
 
 
 @scenario_rule("GL607")
@@ -61,7 +73,7 @@ def no_target(scenario: Scenario) -> Iterator[Hit]:
         for factor in value.factors if value is not None else ():
             if of_mask(factor, scenario.loop, backward) and not factor.value.positive:
                 if not asked(scenario.loop, factor.value.name):
-                    yield Hit(backward)
+                    yield Hit(backward, (), factor.node, factor.path, made=True)
                     break
 
 

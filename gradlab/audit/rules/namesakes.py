@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from gradlab.audit.knowledge.known_names import CLIPS, OPTIMIZER
+from gradlab.audit.knowledge.tensor_methods import DETACHED, OF_ONE
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted, walk
@@ -29,17 +30,23 @@ def weights_of_another(module: Module) -> Iterator[ast.AST]:
     within = inside | {id(part) for one in functions for part in walk(one)}
     scopes: list[Scope] = [*classes, *functions]
     for scope in scopes:
-        yield from typed_wrong(scope, list(walk(scope)))
-    yield from typed_wrong(module.source.tree, [part for part in walk(module.source.tree) if id(part) not in within])
+        yield from typed_wrong(scope, list(walk(scope)), {*module.imports, *module.names})
+    rest = [part for part in walk(module.source.tree) if id(part) not in within]
+    yield from typed_wrong(module.source.tree, rest, {*module.imports, *module.names})
 
 
-def typed_wrong(scope: Scope, parts: list[ast.AST]) -> Iterator[ast.AST]:
-    """The calls that make an optimizer of a network that has its own, while the one that it is named after has none."""
+def typed_wrong(scope: Scope, parts: list[ast.AST], known: set[str]) -> Iterator[ast.AST]:
+    """The calls that make an optimizer of a network that has its own, while the one that it is named after has none.
+
+    known: names of what is imported, and of functions and classes.
+    """
     made = [part for part in parts if isinstance(part, ast.Assign) and len(part.targets) == 1]
     held = [(dotted(one.targets[0]), network, one.value) for one in made if (network := whole_network(one.value))]
     names = {dotted(one.targets[0]) for one in made if any(called_name(part)[:1].isupper() for part in walk(one.value))}
     names |= {a.arg for a in scope.args.args} if isinstance(scope, ast.FunctionDef) else set()
     names |= {dotted(part.func.value) for part in parts if is_parameters(part)}  # type: ignore[attr-defined]
+    called = {dotted(part.func) for part in parts if isinstance(part, ast.Call)} - {""}
+    names |= {one for one in called if one.split(".")[0] not in known and one.split(".")[-1] not in DETACHED | OF_ONE}
     for name, network, call in held:
         own = any(other == network and another != name and alike(another, network) for another, other, _ in held)
         if not own or alike(name, network):

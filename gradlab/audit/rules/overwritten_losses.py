@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Set
 
 from gradlab.audit.rules.registry import text_rule
+from gradlab.audit.rules.unused_losses import computed_for_nothing
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import Nodes, called_name, dotted, walk
 
@@ -33,6 +34,7 @@ def overwritten(module: Module) -> Iterator[ast.AST]:
     functions = (one for one in module.source.nodes.of(ast.FunctionDef) if LOSS.search(one.name))
     answers = {id(part) for one in functions for part in walk(one) if isinstance(part, ast.Return)}
     yield from bound_again(module, plus)
+    yield from computed_for_nothing(module)
     for node, block in blocks:
         yield from in_block(block, [*behind(node, around)], {*map(id, plus)}, answers)
 
@@ -124,9 +126,9 @@ def bound_again(module: Module, plus: list[ast.Assign]) -> Iterator[ast.AST]:
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those under no condition."""
+    """Those under no condition, those of loops inside included."""
     for one in body:
-        yield from statements(one.body) if isinstance(one, ast.With) else (one,)
+        yield from statements(one.body) if isinstance(one, (ast.With, ast.For)) else (one,)
 
 
 def stored_name(node: ast.stmt, attributes: bool = False) -> str:

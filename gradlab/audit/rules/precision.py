@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
-from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.reporting import uncertain, within
 from gradlab.audit.rules.scaler import scaler_of
-from gradlab.audit.source.project import INSTALLED, Module
+from gradlab.audit.source.project import INSTALLED, Definition, Module
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.conditions import TRUE, atoms, may_both_hold
 from gradlab.audit.trace.event_tree import If
@@ -18,6 +18,9 @@ from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.values import Event, Region, Value
+
+ZOOS = {"torchvision", "timm", "transformers", "diffusers", "segmentation_models_pytorch"}
+"""Packages whose networks leave it to the caller to cast."""
 
 
 @scenario_rule("GL208")
@@ -37,13 +40,14 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
         if not off and any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
             cast = False  # a teacher's, perhaps
         off = off and not any(e.regions and not switched_off(e.regions, scaler) for e in loss.chain)
-        root = model.root()
-        elsewhere = event.casts and root.made and not root.lineage
+        itself = casts_itself(model)
+        whole = not model.root().made and loss.source == "model"  # one that is handed in and computes its loss
+        elsewhere = event.casts and not itself and not whole and all(r.kind != "autocast" for r in loss.inside)
         # one that casts by itself needs no block around its loss alone
-        if off or cast or never_casts(model) or elsewhere:
+        if off or cast or itself is False or elsewhere:
             for step in scenario.of("forward"):
                 if (step.event is event or (off and step.event in loss.chain)) and step.k == backward.k:
-                    yield Hit(step, (backward,))
+                    yield Hit(step, (backward,), *within(scenario.loop, step.event))
 
 
 def last_forward(scenario: Scenario, backward: Occurrence) -> Event | None:
@@ -62,30 +66,44 @@ def switched_off(regions: tuple[Region, ...], scaler: Value) -> bool:
     return bool(found) and not any(may_both_hold(when, scaler.enabled) for when in found)
 
 
-def never_casts(model: Value) -> bool:
-    """A model whose code was seen, and that of its parts, and has no autocast of its own."""
+def casts_itself(model: Value) -> bool | None:
+    """Whether a model, or a part of it, has an autocast of its own; None where not all of its code was seen."""
     root = model.root()
     if not root.lineage:
-        return root.maker.startswith(("torch.nn.", "torchvision."))
+        return False if root.maker.split(".")[0] in ZOOS or root.maker.startswith("torch.nn.") else None
+    return any_uses_autocast(root.lineage, root.modules)
+
+
+@lru_cache(maxsize=200)
+def any_uses_autocast(lineage: tuple[ast.ClassDef, ...], modules: tuple[Module, ...]) -> bool | None:
     seen: set[ast.AST] = set()
-    return all(without_autocast(node, module, seen) for node, module in zip(root.lineage, root.modules))
+    answers = [uses_autocast(node, module, seen) for node, module in zip(lineage, modules)]
+    return True if True in answers else None if None in answers else False
 
 
-def without_autocast(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
+def uses_autocast(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool | None:
+    """Whether a definition, or one that it names, uses autocast; None where it calls what is not seen."""
     seen.add(node)
+    unseen = False
     for part in walk(node):
         name = dotted(part.func if isinstance(part, ast.Call) else part)
         if name.endswith("autocast"):
-            return False
+            return True
         first = name.split(".")[0]
-        inner = module.names.get(first)
-        if inner is not None and inner not in seen and not without_autocast(inner, module, seen):
-            return False
-        if isinstance(part, ast.Call) and inner is None and first in module.imports:
+        inner: tuple[Module, Definition] | None = None
+        if first in module.names:
+            inner = module, module.names[first]
+        elif isinstance(part, ast.Call) and first in module.imports:
             source, level = module.imports[first]
             if level or source.split(".")[0] not in INSTALLED:
-                return False  # a part that is in another file
-    return True
+                inner = module.definition(name)
+                unseen |= inner is None
+        if inner is not None and inner[1] not in seen:
+            answer = uses_autocast(inner[1], inner[0], seen)
+            if answer:
+                return True
+            unseen |= answer is None
+    return None if unseen else False
 
 
 @scenario_rule("GL209")

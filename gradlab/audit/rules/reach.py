@@ -101,10 +101,14 @@ def put_into_train(loop: TrainingLoop) -> list[Value]:
 
 
 def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
-    """A loss goes backward that was computed in no_grad(), or from what was detached, and from nothing else."""
+    """A loss goes backward that was computed in no_grad(), or from what was detached, and from nothing else.
+
+    What also goes backward outside of no_grad() depends on the phase.
+    """
+    with_graph = {id(e.node) for e in scenario.loop.events if e.kind == "backward" and differentiable(e)}
     for backward in scenario.of("backward"):
         value = backward.event.value
-        if value is None:
+        if value is None or (id(backward.event.node) in with_graph and not differentiable(backward.event)):
             continue
         if (lost := first_cut(value)) is not None and is_traced(value) and not sources(value):
             yield Hit(backward, (), lost.cut, lost.cut_path)
@@ -142,8 +146,8 @@ def clipped_again(scenario: Scenario) -> Iterator[Hit]:
     """The same gradients are clipped twice in a row, where others step too, or under two names of the norm."""
     for first, second in pairwise(scenario.of("clip")):
         calls = [s.event.call for s in (first, second)]
-        if first.k != second.k or first.event is second.event or first.event.frames != second.event.frames:
-            continue
+        if first.k != second.k or calls[0] is calls[1] or first.event.frames != second.event.frames:
+            continue  # one call of an unrolled loop is about another network each time
         places = scenario.places
         between = scenario.steps[places[id(first)] + 1 : places[id(second)]]
         if any(s.kind in ("backward", "step", "zero", "unscale", "scale", "given") for s in between):

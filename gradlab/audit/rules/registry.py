@@ -15,7 +15,7 @@ from gradlab.audit.trace.conditions import TRUE, Formula
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Region
+from gradlab.audit.trace.values import Region, Value
 from gradlab.codes import CODES, Code
 
 
@@ -28,8 +28,11 @@ class Hit:
     node: ast.AST | None = None  # where it is reported, if not at the step
     path: str = ""  # of the file of `node`, if not that of the step
     loose: bool = False  # flags of two features may both be on, unless one is for something missing
+    flows: bool = False  # one is computed from the other, whatever flags both depend on
     region: Region | None = None  # the `with` block without which it is no mistake
     when: Formula = TRUE  # the flags without which it is none
+    made: bool = False  # at `node` the value is made that is used at the step
+    fault: Callable[[Value], bool] | None = None  # whether a value is the one that makes it wrong, whoever gave it
 
 
 ScenarioFinder = Callable[[Scenario], Iterable[Hit]]

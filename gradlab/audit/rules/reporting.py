@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from gradlab.audit.rules.registry import Hit, Rule
-from gradlab.audit.trace.conditions import Formula
+from gradlab.audit.trace.conditions import Atom, Formula
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Event
+from gradlab.audit.trace.values import Event, Frame, Value
 
 ACTIONS = {"backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale", "forward", "opaque"}
 ORDERED = ("zero", "clip", "unscale", "schedule", "update")
 """Kinds of events whose place among the others decides whether they are right."""
 
 
-def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Iterator[tuple[str, ast.AST]]:
-    """The path and node of each hit that occurs in every scenario in which all its events happen."""
+class Place(NamedTuple):
+    """Where a mistake is reported, and what the message says besides."""
+
+    path: str
+    node: ast.AST
+    note: str = ""
+
+
+def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Iterator[Place]:
+    """The place of each hit that occurs in every scenario in which all its events happen."""
     if rule.scenario is None:
         return
     scenarios = [scenario for scenario in scenarios if scenario.accumulating] if rule.windows else scenarios
@@ -32,7 +42,7 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
             own = scenario.own_guards(hit.step) - shared
             if hit.step.kind in ORDERED and any(key in guard for guard, _ in own for key in varying):
                 continue  # where in the window it happens is not known
-            related = [hit] if nested(loop, [hit.step, *hit.others], hit.loose) else []
+            related = [hit] if hit.flows or nested(loop, [hit.step, *hit.others], hit.loose) else []
             for one in [*related, replace(hit, others=())]:  # alone it is wrong wherever it happens
                 key = (id(one.node or one.step.event), tuple(id(o.event) for o in one.others))
                 if key not in seen:
@@ -40,10 +50,13 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
                     hits[key] = (one, hits.get(key, (one, 0))[1] + 1)
     for hit, count in hits.values():
         if count >= sum(possible(hit, scenario) for scenario in scenarios):
-            if hit.node is None and hit.step.kind in (*ORDERED, "step"):
+            if hit.fault is not None:
+                yield giving_call(hit.step.event, hit.fault)
+            elif hit.node is None and hit.step.kind in (*ORDERED, "step"):
                 yield call_position(loop, hit.step.event)
             else:
-                yield hit.path or hit.step.event.path, hit.node or hit.step.event.node
+                place = Place(hit.path or hit.step.event.path, hit.node or hit.step.event.node)
+                yield used(place, hit.step.event) if hit.made else place
 
 
 def varying_keys(loop: TrainingLoop) -> set[str]:
@@ -53,10 +66,15 @@ def varying_keys(loop: TrainingLoop) -> set[str]:
         for a in loop.atoms
         if a not in loop.boundary
         and (
-            (a.kind == "flag" and (a.birth > loop.birth or "index+" in a.key))
+            (a.kind == "flag" and (a.birth > loop.birth or "index+" in a.key) and not is_optional(loop, a))
             or (a.kind == "period" and not loop.timed(a))
         )
     }
+
+
+def is_optional(loop: TrainingLoop, atom: Atom) -> bool:
+    """Whether a condition says that a function that is called once a batch was given an argument: always, or never."""
+    return loop.statement is None and atom.key.endswith(" is not None")
 
 
 def possible(hit: Hit, scenario: Scenario) -> bool:
@@ -86,7 +104,36 @@ def may_be(formula: Formula, values: dict[str, bool], truth: bool) -> bool:
     return all(parts) if (word == "and") == truth else any(parts)
 
 
-def call_position(loop: TrainingLoop, event: Event) -> tuple[str, ast.AST]:
+def giving_call(event: Event, fault: Callable[[Value], bool]) -> Place:
+    """Where a value was given away that is wrong for what uses it: the outermost of the calls that it came through.
+
+    Or the call that made the object whose method uses it. The functions between are right for every other value.
+    """
+
+    def given(one: Frame) -> bool:
+        return isinstance(one.call, ast.Call) and any(map(fault, one.args))
+
+    path, node = event.path, event.node
+    for frame in reversed(event.frames):
+        made = (value.making for value in frame.args if value.making is not None)
+        giver = frame if given(frame) else next(filter(given, made), None)
+        if giver is None:
+            break
+        path, node = giver.module.path, giver.call
+        if giver is not frame:
+            break
+    return used(Place(path, node), event)
+
+
+def used(place: Place, event: Event) -> Place:
+    """Where a value is made or given away, with the line that uses it if that is another."""
+    line, path = getattr(event.node, "lineno", 1), event.path
+    if (place.path, getattr(place.node, "lineno", 1)) == (path, line):
+        return place
+    return place._replace(note=f"; used in line {line} of {os.path.basename(path)}")
+
+
+def call_position(loop: TrainingLoop, event: Event) -> Place:
     """Where an order is decided: the call of a helper that does nothing else, of the same object or of none."""
     path, node = event.path, event.node
     for frame in reversed(event.frames):
@@ -95,7 +142,13 @@ def call_position(loop: TrainingLoop, event: Event) -> tuple[str, ast.AST]:
         if not own or not isinstance(frame.call, ast.Call) or inside & ACTIONS != {event.kind}:
             break
         path, node = frame.module.path, frame.call
-    return path, node
+    return Place(path, node)
+
+
+def within(loop: TrainingLoop, event: Event) -> tuple[ast.AST | None, str]:
+    """Where the file of a loop calls what is in another one: its text and the file; nothing where it does itself."""
+    calls = [frame.call for frame in event.frames if frame.module.path == loop.path]
+    return (calls[-1], loop.path) if calls and event.path != loop.path else (None, "")
 
 
 def nested(loop: TrainingLoop, steps: list[Occurrence], loose: bool = False) -> bool:

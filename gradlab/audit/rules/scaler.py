@@ -10,13 +10,15 @@ from gradlab.audit.rules.ownership import concerns
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import may_hold, uncertain
 from gradlab.audit.source.syntax import walk as walk_text
-from gradlab.audit.trace.conditions import FALSE, atoms, joined
+from gradlab.audit.trace.conditions import FALSE, Formula, atoms, joined, negation
 from gradlab.audit.trace.event_tree import If, Jump, walk
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
+PRECISION = re.compile(r"(?<![a-z])amp(?![a-z])|[bf]p?16|half|scal|precis|mixed|apex|deepspeed|fsdp", re.I)
+"""Words in conditions on how numbers are computed."""
 SCALER_THERE = re.compile(r"scaler#\d+ is not None$", re.I)
 
 
@@ -67,7 +69,18 @@ def clip_before_unscale(scenario: Scenario) -> Iterator[Hit]:
         if hidden(loop, earlier[: backwards[-1]], "scaler", "optimizer", "self"):
             continue
         if any(s.kind == "step" and s.k == clip.k for s in scenario.after(clip)) or scenario.accumulating:
+            if (scaled := scaled_when(loop, clip, backward)) is not None:
+                yield Hit(clip, when=scaled)
             yield Hit(clip, (backward,), loose=True)
+
+
+def scaled_when(loop: TrainingLoop, clip: Occurrence, backward: Occurrence) -> Formula | None:
+    """The condition under which a loss is scaled, if those of the clip have nothing to do with precision."""
+    own = clip.guards - backward.guards
+    known = {atom.key: ("atom", atom) for atom in loop.atoms}
+    if any(PRECISION.search(key) for key, _ in own) or any(key not in known for key, _ in backward.guards):
+        return None
+    return joined("and", [known[key] if truth else negation(known[key]) for key, truth in backward.guards])
 
 
 def hidden(loop: TrainingLoop, steps: list[Occurrence], *kinds: str) -> bool:
@@ -162,12 +175,15 @@ def constructed(value: Value | None) -> bool:
 def scale_never_falls(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     finite = {a.key: a.text for a in loop.atoms if a.kind == "finite"}
-    updates = {id(e) for e in loop.events if e.kind == "update"}
+    updates = [e.value for e in loop.events if e.kind == "update"]
     backwards = [s for s in scenario.of("backward") if scaler_of(s)]
     for update in scenario.of("update"):
-        backward = next((b for b in reversed(backwards) if b.k == update.k), None)
-        if backward is None or len(updates) > 1:
+        scaler = update.event.value
+        own = [b for b in backwards if b.k == update.k and scaler_of(b) is (scaler or scaler_of(b))]
+        others = [one for one in updates if one is None or scaler is None or one is scaler]
+        if not own or len(others) > 1:
             continue
+        backward = own[-1]
         guards = update.guards - backward.guards
         guard = [g for g in guards if g[0] in finite and healthy_answer(finite[g[0]]) in (None, g[1])]
         if not guard or (of_loss(finite[guard[0][0]]) and not unscaled_before(scenario, update, guard[0])):

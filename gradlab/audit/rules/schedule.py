@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from gradlab.audit.knowledge.schedule_lengths import PER_BATCH
 from gradlab.audit.rules.first_rates import RATE, alternatives, counts_after, has_own_schedules, made_at
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
@@ -20,8 +21,6 @@ from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
 
 COUNTED = re.compile(r"len\(")
-PER_BATCH = re.compile(r"/ \(?[\w.]*(batch_?size|bs\b|bsz)", re.I)
-"""A number of samples, divided by the size of a batch."""
 ALL_RANKS = re.compile(r"(global|total|effective|full|real)_\w*(batch|bs)", re.I)
 """Sizes of the batch of an update."""
 SHORTER_WINDOW = re.compile(r"accum|update|micro", re.I)
@@ -100,7 +99,11 @@ def bounds(loop: ast.AST) -> set[str]:
 def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
     for step in scenario.of("schedule"):
         schedule = step.event.value
-        if schedule is None or schedule.prepared is not None or step.event.arguments:
+        if (
+            schedule is None
+            or step.event.arguments
+            or (schedule.prepared is not None and counts_windows(scenario.loop))
+        ):
             continue
         if any(map(said_to_count, alternatives(schedule))):
             continue
@@ -109,6 +112,11 @@ def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
         stretched = any(re.search(r"\* *[\w.]*accum", text) for text in schedule.lengths)
         if scenario.partial(step) and not (stretched and step.inside("accumulate")):
             yield Hit(step)
+
+
+def counts_windows(loop: TrainingLoop) -> bool:
+    """Whether an accelerator knows which micro-batches end a window: a schedule that it prepared counts only these."""
+    return any(region.kind in ("accumulate", "no_sync", "unknown") for event in loop.events for region in event.regions)
 
 
 @scenario_rule("GL402")
@@ -203,10 +211,14 @@ def heading(loop: TrainingLoop) -> Iterator[Event]:
     if not loop.outer:
         yield from head_of_function(loop)
         return
-    for item in leading(loop.outer[-1].body, loop.statement):
-        if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
-            return
-        yield from first_iteration(item, loop.outer[-1].birth)
+    for outer, inner in zip(reversed(loop.outer), (loop.statement, *reversed(loop.outer))):
+        for item in leading(outer.body, inner):
+            if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
+                return
+            found = first_iteration(item, outer.birth)
+            yield from (
+                e for e in found if e.value is not None and (e.value.birth < outer.birth or inner is loop.statement)
+            )
 
 
 def head_of_function(loop: TrainingLoop) -> Iterator[Event]:

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.knowledge.schedule_lengths import EPOCHS
+from gradlab.audit.knowledge.schedule_lengths import EPOCHS, PER_BATCH
 from gradlab.audit.rules.first_rates import alternatives, made_at
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.syntax import called_name, walk
+from gradlab.audit.trace.conditions import TRUE, Formula, exclude, joined, negation
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -21,6 +22,8 @@ ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
 FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|get_scheduler$|PolynomialLR$")
 """Of these, the ones that no cycle or warm-up of an epoch is made of."""
+OVER = re.compile(f"{ENDING.pattern}|{FALLING.pattern}|OneCycleLR$")
+"""All that are over after their length."""
 COUNT = re.compile(r"((n|num|nb|max|total|train|training)_?)*epochs?|epochs_?num", re.I)
 """Names of the number of all epochs."""
 LOADER = re.compile(r"load|_dl\b")
@@ -37,7 +40,9 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
     counting = counts_epochs(loop.outer[-1]) and not counts_epochs(loop.statement)
     for step in scenario.of("schedule"):
         schedule = step.event.value
-        seldom = {key for guard in scenario.own_guards(step) & loop.varying(step) for key in guard[0].split(" | ")}
+        of_batch = {guard for s in scenario.of("backward") if s.k == step.k for guard in s.guards}
+        own = (scenario.own_guards(step) & loop.varying(step)) - of_batch
+        seldom = {key for guard in own for key in guard[0].split(" | ")}
         now_and_then = seldom - windows if loop.boundary and not whole_epoch(loop, step.event) else seldom
         if schedule is None or step.event.arguments or now_and_then:
             continue
@@ -50,6 +55,8 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
 
 def whole_epoch(loop: TrainingLoop, event: Event) -> bool:
     """Whether a window is as long as an epoch, perhaps."""
+    if any(atom.kind == "sync" for atom in loop.boundary):
+        return False  # an accelerator counts
     name = re.escape(last_name(loop.period))
     text = event.module.source.text if event.module is not None else ""
     return "len" in name or not name or re.search(rf"\b{name}\b\s*=(?!=)[^\n]*\blen\(", text) is not None
@@ -67,7 +74,7 @@ def counts_epochs(loop: Loop) -> bool:
 
 def of_all_epochs(schedule: Value) -> bool:
     """Whether a schedule is over after as many steps as there are epochs."""
-    over = ENDING.search(schedule.maker) or FALLING.search(schedule.maker)
+    over = OVER.search(schedule.maker)
     lengths = [text.split(" <- ") for text in schedule.lengths]
     names = [[last_name(name) for name in text] for text in lengths]
     return bool(over) and any(all(map(str.isidentifier, text)) and COUNT.fullmatch(text[-1]) for text in names)
@@ -103,25 +110,32 @@ def updates_in_epochs(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     own = {id(e) for e in loop.events}
     if any(e.kind == "step" and id(e) not in own for e in events(loop.outer[-1].body)):
         return  # that loop is over batches too
-    for event in each(loop.outer[-1].body):
+    ends = counted_to(loop)
+    for event, when in each(loop.outer[-1].body, TRUE):
         schedule = event.value
         if event.kind == "schedule" and schedule is not None and not event.arguments:
-            made = alternatives(schedule)
-            if made and (
-                all(map(of_all_updates, made)) or (over_epochs(loop) and all(of_one_epoch(one, ENDING) for one in made))
+            made = [
+                one
+                for test, v in schedule.choice or ((TRUE, schedule),)
+                if not exclude(test, when)
+                for one in alternatives(v)
+            ]
+            if any(of_all_updates(one) or as_long(one, ends) for one in made) or (
+                made and over_epochs(loop) and all(of_one_epoch(one, ENDING) for one in made)
             ):
                 yield event.path, event.node
 
 
-def each(items: list[Node]) -> Iterator[Event]:
-    """The events that are in no loop."""
+def each(items: list[Node], when: Formula) -> Iterator[tuple[Event, Formula]]:
+    """The events that are in no loop, each with its condition."""
     for item in items:
         if isinstance(item, Event):
-            yield item
+            yield item, when
         elif isinstance(item, If):
-            yield from each([*item.then, *item.other])
+            yield from each(item.then, joined("and", [when, item.test]))
+            yield from each(item.other, joined("and", [when, negation(item.test)]))
         elif isinstance(item, Block):
-            yield from each(item.body)
+            yield from each(item.body, when)
 
 
 def over_epochs(loop: TrainingLoop) -> bool:
@@ -130,10 +144,30 @@ def over_epochs(loop: TrainingLoop) -> bool:
     return all(one is not None and bool(LOADER.search(ast.unparse(one))) == (one is inner) for one in (inner, outer))
 
 
+def counted_to(loop: TrainingLoop) -> set[str]:
+    """What ends the training when it is reached by a name that each iteration over batches counts up."""
+    inner = loop.statement.node if loop.statement is not None else None
+    added = [n for n in walk(inner) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)] if inner else []
+    counted = {ast.unparse(n.target) for n in added if ast.unparse(n.value) == "1"}
+    tests = [outer.node.test for outer in loop.outer if isinstance(outer.node, ast.While)]
+    ends = (n for n in walk(inner) if isinstance(n, ast.If)) if inner else ()
+    tests += [n.test for n in ends if isinstance(n.body[-1], (ast.Break, ast.Return))]
+    compared = [n for n in tests if isinstance(n, ast.Compare) and ast.unparse(n.left) in counted]
+    return {ast.unparse(n.comparators[0]) for n in compared}
+
+
+def as_long(schedule: Value, ends: set[str]) -> bool:
+    """Whether a schedule is over after one of these numbers, or a sum or product with it, of steps."""
+    whole = schedule.lengths[-1] if schedule.lengths else ""
+    named = {ast.unparse(n) for text in whole.split(" <- ") for n in walk(ast.parse(text)) if isinstance(n, ast.expr)}
+    return bool(OVER.search(schedule.maker)) and bool(ends & named) and "/" not in whole
+
+
 def of_all_updates(schedule: Value) -> bool:
-    """Whether a schedule's length is the number of batches of all epochs."""
+    """Whether a schedule's length is the number of batches of all epochs, or of samples by the size of a batch."""
     keywords = {k.arg for k in schedule.call.keywords} if schedule.call is not None else set()
     whole = schedule.lengths[-1] if schedule.lengths else ""
     if schedule.maker.endswith("OneCycleLR") and {"epochs", "steps_per_epoch"} <= keywords:
         return True
-    return "*" in whole and "epoch" in whole.lower() and BATCHES.search(" ".join(schedule.lengths)) is not None
+    counted = BATCHES.search(" ".join(schedule.lengths)) or PER_BATCH.search(whole)
+    return "*" in whole and "epoch" in whole.lower() and counted is not None

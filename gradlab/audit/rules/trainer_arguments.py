@@ -11,10 +11,10 @@ from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted
 
-BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
-"""Keywords of a bound on the norm."""
 PARSED = re.compile(r"(^|[._])(args|opts?|options|hparams|flags)$", re.I)
 """Names of what a parser returns."""
+TRL = r"(SFT|DPO|ORPO|KTO|CPO|GRPO|RLOO|Reward)Config"
+"""Names of what trl derives from transformers' arguments."""
 
 
 def literal(node: ast.AST) -> float | None:
@@ -34,10 +34,10 @@ class Argument(NamedTuple):
 
 def trainers(module: Module) -> Iterator[ast.Call]:
     """Calls that make a trainer of Lightning's or transformers', or the arguments of one."""
-    if not re.search(r"(Trainer|TrainingArguments)(\.from_argparse_args)?\s*\(", module.source.text):
+    if not re.search(rf"(Trainer|TrainingArguments|{TRL})(\.from_argparse_args)?\s*\(", module.source.text):
         return
     for node in module.source.nodes.of(ast.Call):
-        if re.search(r"(^|\.)(Trainer(\.from_argparse_args)?|\w*TrainingArguments)$", dotted(node.func)):
+        if re.search(rf"(^|\.)(Trainer(\.from_argparse_args)?|\w*TrainingArguments|{TRL})$", dotted(node.func)):
             yield node
 
 
@@ -93,21 +93,55 @@ def items(module: Module, name: str) -> list[tuple[str, ast.expr]]:
 @text_rule("GL812")
 def two_precisions(module: Module) -> Iterator[ast.AST]:
     for trainer in configured(module):
-        on = [a for a in trainer if a.name in ("fp16", "bf16") and ast.unparse(a.value) == "True"]
-        if len(on) == 2:
-            yield on[1].at
+        asked = [(a, constant(module, a.value)) for a in trainer if a.name in ("fp16", "bf16")]
+        flags = {ast.unparse(value) for _, value in asked}
+        named = all(isinstance(value, (ast.Name, ast.Attribute)) for _, value in asked)
+        if len(asked) == 2 and len(flags) == 1 and (named or flags == {"True"}):
+            yield asked[1][0].at
+
+
+def constant(module: Module, node: ast.expr) -> ast.expr:
+    """What a name stands for that a file binds once, to a constant; anything else itself."""
+    made = [n.value for n in module.source.nodes.of(ast.Assign) if dotted(node) in map(dotted, n.targets)]
+    return made[0] if isinstance(node, ast.Name) and len(made) == 1 and isinstance(made[0], ast.Constant) else node
 
 
 @text_rule("GL813")
 def manual_optimization(module: Module) -> Iterator[ast.AST]:
-    classes = [n for n in module.names.values() if isinstance(n, ast.ClassDef) and defines(n, "training_step")]
-    if not classes or not all(optimizes_manually(n) for n in classes):
+    if "Trainer" not in module.source.text:
+        return
+    own = [n for n in module.names.values() if isinstance(n, ast.ClassDef) and defines(n, "training_step")]
+    classes = [*own, *fitted(module)]
+    if not classes or not all(one is not None and optimizes_manually(one) for one in classes):
         return
     for argument in (argument for trainer in configured(module) for argument in trainer):
         value = literal(argument.value)
         least = {"gradient_clip_val": 0, "accumulate_grad_batches": 1}.get(argument.name)
         if least is not None and value is not None and value > least:
             yield argument.at
+
+
+def fitted(module: Module) -> Iterator[ast.ClassDef | None]:
+    """The classes of what trainers are given to fit, each wherever it is defined; None of what is not known."""
+    bound = [(dotted(target), n.value) for n in module.source.nodes.of(ast.Assign) for target in n.targets]
+    made = list(trainers(module))
+    names = {name for name, value in bound if value in made}
+    for call in module.source.nodes.of(ast.Call):
+        model = next((k.value for k in call.keywords if k.arg == "model"), call.args[0] if call.args else None)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "fit" and model is not None:
+            if call.func.value not in made and dotted(call.func.value) not in names:
+                continue
+            models = [value for name, value in bound if name == dotted(model)] or [model]
+            yield from (class_of(value, module) for value in models)
+
+
+def class_of(node: ast.expr, module: Module) -> ast.ClassDef | None:
+    """The class of the project that an expression makes an object of, or loads one of, if it trains by its own step."""
+    name = dotted(node.func).removesuffix(".load_from_checkpoint") if isinstance(node, ast.Call) else ""
+    found: ast.AST | None = module.names.get(name)
+    if found is None and name.partition(".")[0] in module.imports:
+        found = (module.definition(name) or (None, None))[1]
+    return found if isinstance(found, ast.ClassDef) and defines(found, "training_step") else None
 
 
 def defines(node: ast.ClassDef, name: str) -> bool:

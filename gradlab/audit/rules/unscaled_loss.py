@@ -38,17 +38,27 @@ def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
 
 
 def beside_scaled(scenario: Scenario, step: Occurrence) -> Iterator[Hit]:
-    """Losses that come from one forward pass with a loss that is scaled: their gradients are added up."""
+    """Losses that come from a network of this optimizer, or from a forward pass, that a scaled loss comes from too.
+
+    Their gradients are added up.
+    """
     passes: list[tuple[Occurrence, Value]] = []
     for one in since_step(scenario, step):
         if one.kind == "zero" and concerns(scenario.loop, one, step.event.value) is not False:
             break
         if one.kind == "backward" and one.event.value is not None:
             passes.append((one, one.event.value))
-    scaled = {id(event) for one, value in passes if scaler_of(one) for event in sources(value)}
+    trained = step.event.value.trained if step.event.value is not None else ()
+
+    def common(value: Value) -> set[object]:
+        """The forward passes that a loss comes from, and the networks that the step is for."""
+        roots = {event.value.root() for event in sources(value) if event.value is not None}
+        return {*sources(value), *(root for root in roots if root in trained)}
+
+    scaled = {thing for one, value in passes if scaler_of(one) for thing in common(value)}
     for one, value in passes:
         plain = one.event.through is None and not scaler_of(one) and unscaled(scenario.loop, value, True)
-        if plain and any(id(event) in scaled for event in sources(value)):
+        if plain and scaled & common(value):
             yield Hit(one, (step,))
 
 

@@ -24,6 +24,7 @@ from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.values import Value
 
 
 def computed(scenario: Scenario, what: str) -> Iterator[Hit]:
@@ -33,8 +34,15 @@ def computed(scenario: Scenario, what: str) -> Iterator[Hit]:
             for backward in scenario.of("backward"):
                 value = backward.event.value
                 if backward.k == step.k and value is not None and step.event.token in value.roots:
-                    yield Hit(step, (backward,))
+                    used = step.event.value if what == "input" else None
+                    fault = partial(same_numbers, used) if used is not None else None
+                    yield Hit(step, (backward,), fault=fault, flows=True)
                     break
+
+
+def same_numbers(used: Value, given: Value) -> bool:
+    """Whether a value that was given is the one that a function is used on, in this shape or another."""
+    return given is used or (given.kind == "tensor" and given.range == used.range and given.roots == used.roots)
 
 
 COMPUTED = {"GL601": "log", "GL602": "division", "GL603": "sqrt", "GL604": "exp", "GL606": "rmse", "GL609": "input"}
@@ -103,8 +111,8 @@ def trained_on(module: Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast
                     yield function, node
 
 
-def reaching_backward(function: ast.FunctionDef) -> set[int]:
-    """Ids of the expressions in a function that a loss is computed from, on which it calls backward()."""
+def reaching_backward(function: ast.AST) -> set[int]:
+    """Ids of the expressions in a function, or a script, that a loss is computed from, on which it calls backward()."""
     ahead: list[ast.AST] = [
         part
         for call in (n for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
@@ -136,14 +144,16 @@ def bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:
-    """log(softmax(x)) in one expression, in a function that calls backward()."""
+    """log(softmax(x)) in one expression, in a function that calls backward() or is named as a loss."""
     if not re.search(r"softmax|sigmoid", module.source.text):
         return
     for function in module.source.nodes.of(ast.FunctionDef):
         nodes = [
             n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
         ]
-        if nodes and next(named_calls(function, "backward"), None) is not None:
+        named = re.search(r"loss|cross_?entropy|nll", function.name, re.I) is not None
+        trains = named or next(named_calls(function, "backward"), None) is not None
+        if nodes and trains:
             blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
             without_gradient = {id(part) for block in blocks for part in walk(block)}
             yield from (node for node in nodes if id(node) not in without_gradient)

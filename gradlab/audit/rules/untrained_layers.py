@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from gradlab.audit.knowledge.tensor_methods import DETACHED
 from gradlab.audit.rules.cut_networks import MEANT, WEIGHTS
 from gradlab.audit.rules.ownership import is_part
-from gradlab.audit.rules.reach import separate
+from gradlab.audit.rules.reach import PLAIN, separate
 from gradlab.audit.rules.registry import loop_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.project import methods_of
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import events
 from gradlab.audit.trace.tensors import made_of
@@ -19,6 +21,8 @@ from gradlab.audit.trace.values import Event, Value
 
 CUTS = {*DETACHED, "tensor", "as_tensor"}
 """What is called to have the numbers of a tensor alone."""
+CALLED = re.compile(rf"forward|{PLAIN.pattern}")
+"""Attributes of a network that use its weights in no other way than a call of it."""
 
 
 @loop_rule("GL712")
@@ -38,13 +42,15 @@ def constant_term(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     whole = known_losses(loop)
     losses = whole or known_losses(loop, traced=False)
     alive = {layer for loss in losses.values() for layer in loss.layers}
+    unknown = not any(optimizer.trained for optimizer in loop.optimizers())
     shown = {id(one) for loss in losses.values() for one in made_of(loss)}
     for term in (term for e, loss in losses.items() if e in loop.events for term in loss.constants):
         if term.kind == "tensor" or not any(id(one) in shown for one in term.made_of):
-            found = [cut for cut in term.lost if cuts_alone(cut[1]) and held(loop, cut[0])]
-            found = [cut for cut in found if whole or on_the_spot(cut[1])]
+            found = [cut for cut in term.lost if cuts_alone(cut[1]) and (unknown or held(loop, cut[0]))]
+            found = [cut for cut in found if whole or on_the_spot(cut[1]) or apart(term, losses)]
             if all(layer in alive for layer, _, _ in found):
-                yield from ((path, node) for _, node, path in sorted(found, key=lambda cut: cut[0].number)[:1])
+                own = [cut for cut in found if cut[1] is term.cut] or found
+                yield from ((path, node) for _, node, path in sorted(own, key=lambda cut: cut[0].number)[:1])
 
 
 def known_losses(loop: TrainingLoop, traced: bool = True) -> dict[Event, Value]:
@@ -90,6 +96,16 @@ def on_the_spot(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Call) and bool(part.args) for one in inside for part in walk(one))
 
 
+def apart(term: Value, losses: dict[Event, Value]) -> bool:
+    """Whether what lost its graph is a tensor that is in none of the losses, of which none is of unknown making."""
+    known = not any(loss.opaque for loss in losses.values())
+    return (
+        known
+        and bool(term.made_of)
+        and not any(one.roots <= loss.roots for loss in losses.values() for one in term.made_of)
+    )
+
+
 def held(loop: TrainingLoop, layer: Value) -> bool:
     return any(holds(optimizer, layer) for optimizer in loop.optimizers())
 
@@ -101,7 +117,9 @@ def holds(optimizer: Value, layer: Value) -> bool:
 
 def has_weights(loop: TrainingLoop, layer: Value) -> bool:
     """Whether a layer is made with weights of its own, or is a network that is trained as a whole."""
-    if layer.shared or layer.choice or layer.kind not in ("model", "ddp"):
+    if layer.choice:
+        return all(has_weights(loop, one.root()) for _, one in layer.choice)
+    if layer.shared or layer.kind not in ("model", "ddp"):
         return False
     if layer.within is None:
         return separate(loop, (layer,))
@@ -113,13 +131,35 @@ def meant(layer: Value) -> bool:
     """Whether a layer is frozen, or its classes say that gradients are to stop, or use its weights by themselves."""
     if layer.frozen and not layer.thawed:
         return True
-    owner, lineages = layer, [*layer.lineage]
-    while owner.within is not None and len(lineages) < 20:
+    owner, texts = layer, [text for node in layer.lineage for text in said(node)]
+    owners: list[Value] = []
+    while owner.within is not None and len(owners) < 20:
         names = [name for name, part in owner.within.attributes.items() if part is owner]
         for node in owner.within.lineage:
-            attributes = (part.value for part in walk(node) if isinstance(part, ast.Attribute))
-            if {f"self.{name}" for name in names} & {dotted(value) for value in attributes}:
+            attributes = (
+                part for part in walk(node) if isinstance(part, ast.Attribute) and not CALLED.fullmatch(part.attr)
+            )
+            if {f"self.{name}" for name in names} & {dotted(part.value) for part in attributes}:
                 return True
         owner = owner.within
-        lineages += owner.lineage
-    return any(MEANT.search(ast.unparse(node)) for node in lineages)
+        owners.append(owner)
+    texts += [text for one in owners for node in one.lineage for text in said(node, resumed(node))]
+    return any(MEANT.search(text) for text in texts)
+
+
+def said(node: ast.ClassDef, left_out: Sequence[ast.AST] = ()) -> list[str]:
+    """The texts of a class without some of its methods, and without what sets all of it to evaluation."""
+    parts = [*node.bases, *(part for part in node.body if part not in left_out)]
+    return [node.name, *(ast.unparse(part).replace("self.eval()", "") for part in parts)]
+
+
+def resumed(owner: ast.ClassDef) -> list[ast.AST]:
+    """The methods with which a class loads all that it saved: they say nothing of one of its networks."""
+    of_all = [m for m in methods_of(owner).values() if "self.state_dict" in called(m)]
+    saved = any("torch.save" in called(method) for method in of_all)
+    return [method for method in of_all if saved and "torch.load" in called(method)]
+
+
+def called(node: ast.AST) -> set[str]:
+    """The names of all that is called in a text."""
+    return {dotted(part.func) for part in walk(node) if isinstance(part, ast.Call)}

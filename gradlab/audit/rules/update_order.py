@@ -13,6 +13,7 @@ from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
 
@@ -35,16 +36,43 @@ def neighbours(scenario: Scenario, step: Occurrence, optimizer: Value) -> tuple[
 
 @scenario_rule("GL101")
 def clip_after_step(scenario: Scenario) -> Iterator[Hit]:
-    for optimizer in scenario.loop.optimizers():
+    loop = scenario.loop
+    for optimizer in loop.optimizers():
         for clip in scenario.of("clip"):
-            if not concerns(scenario.loop, clip, optimizer):
+            if not concerns(loop, clip, optimizer):
                 continue
             before, after = neighbours(scenario, clip, optimizer)
+            if not scenario.of("step") and is_last(loop, clip) and not uncertain(loop, "optimizer", "self"):
+                yield Hit(clip)  # where a flag passes over the step it is of no use, either
             if before and before[-1].kind == "step" and not any(s.kind == "step" for s in after):
                 backward = next((s for s in before if s.kind == "backward"), None)
                 if backward is not None:
                     yield Hit(clip, (before[-1],))
                     yield Hit(clip, (before[-1], backward), loose=True)  # a flag may pass over it
+    yield from clip_of_used(scenario)
+
+
+def is_last(loop: TrainingLoop, clip: Occurrence) -> bool:
+    """Whether all steps of a loop are written before a clip."""
+    kinds = [event.kind for event in loop.events[loop.events.index(clip.event) :]]
+    return "step" not in kinds
+
+
+def clip_of_used(scenario: Scenario) -> Iterator[Hit]:
+    """A clip behind a step, and gradients are zeroed before the next one, whichever of several optimizers has them."""
+    loop = scenario.loop
+    optimizers = loop.optimizers()
+    for clip in scenario.of("clip") if len(optimizers) > 1 else ():
+        if any(concerns(loop, clip, optimizer) is not None for optimizer in optimizers):
+            continue
+        before = [s for s in scenario.before(clip) if s.k == clip.k and s.kind in ("backward", "step")]
+        later = [s for s in scenario.after(clip) if s.kind in ("step", "zero")]
+        ahead = [next((s for s in later if concerns(loop, s, o) is not False), None) for o in optimizers]
+        zeroed = all(s is not None and s.kind == "zero" and not partial_zero(scenario, s) for s in ahead)
+        passes = [s for s in before if s.kind == "backward"]
+        used = bool(passes) and before[-1].kind == "step"
+        if used and zeroed and not uncertain(loop, "optimizer", "self", scenario=scenario):
+            yield Hit(clip, (before[-1], passes[-1]))
 
 
 @scenario_rule("GL102")

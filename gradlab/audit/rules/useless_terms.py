@@ -26,10 +26,13 @@ def term_of_nothing_trained(scenario: Scenario) -> Iterator[Hit]:
         moved = moved_by(scenario, backward)
         for term in loss.parts:
             if is_traced(term) and (without_graph(term, loss) or idle(term, loss, moved)):
-                cut = first_cut(term)
-                yield Hit(backward, (), cut.cut if cut is not None and cut.cut_path == backward.event.path else None)
+                places = (one for one in (graph_lost(term, loss, moved), term.term) if one is not None)
+                node, path = next(places, (None, ""))
+                yield Hit(backward, (), node if path == backward.event.path else None)
+        beside = moved or [event.value for event in sources(loss) if event.value is not None]
         for number in loss.numbers:
-            if reaches(number, moved) and not goes_backward(scenario, number):
+            within = any(number.roots == part.roots for part in loss.parts or (loss,))  # a part of the loss besides
+            if reaches(number, beside) and not within and not goes_backward(scenario, number):
                 yield Hit(backward, (), number.cut, number.cut_path)
 
 
@@ -37,6 +40,17 @@ def goes_backward(scenario: Scenario, term: Value) -> bool:
     """Whether a tensor of which only the number is in a loss is, or may be, differentiated by itself."""
     losses = [b.event.value or Value() for b in scenario.of("backward")]
     return any(not loss.roots or bool(loss.roots & term.roots) for loss in losses if term not in loss.numbers)
+
+
+def graph_lost(term: Value, loss: Value, moved: list[Value]) -> tuple[ast.AST, str] | None:
+    """Where a term lost its graph, if it would move what is trained otherwise, and the file of that."""
+    lost = first_cut(term)
+    on_the_way = any(
+        event.value is not None and any(overlap(event.value, one) for one in moved) for event in term.chain
+    )
+    if lost is None or lost.cut is None or not (on_the_way or without_graph(term, loss)):
+        return None
+    return lost.cut, lost.cut_path
 
 
 def without_graph(term: Value, loss: Value) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradlab.audit.rules.accumulation import same_batch
 from gradlab.audit.rules.ownership import concerns, instead_of_step, partial_zero
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
-from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.reporting import uncertain, within
 from gradlab.audit.rules.steps_without_gradient import unreached
 from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.replay import Occurrence
@@ -43,7 +43,7 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
                 backward = [s for s in scenario.of("backward") if s.k == step.k]
                 assigned = any(s.kind == "given" and s.k == step.k for s in scenario.before(step))
                 if backward and not assigned:
-                    yield Hit(step, (backward[-1],))
+                    yield Hit(step, (backward[-1],), *within(loop, step.event))
 
 
 @loop_rule("GL305")
@@ -134,8 +134,13 @@ def held_back(loop: TrainingLoop, zero: Occurrence) -> bool:
 
 
 def discards(scenario: Scenario, zero: Occurrence, backward: Occurrence) -> bool:
-    """Whether gradients are discarded because of this batch, such as a loss that is not finite."""
+    """Whether gradients are discarded because of this batch, such as a loss that is not finite.
+
+    Not under a condition that every step has too: then the batch is a good one.
+    """
     loop = scenario.loop
     known = {a.key for a in loop.atoms if a in loop.boundary or loop.timed(a)}
-    new = loop.varying(zero) - loop.varying(backward)
+    steps = [loop.varying(step) for step in scenario.of("step")]
+    always = set.intersection(*steps) if steps else set()
+    new = loop.varying(zero) - loop.varying(backward) - always
     return any(part not in known for key, _ in new for part in key.split(" | "))

@@ -43,6 +43,7 @@ class Module:
     source: Source
     names: dict[str, Definition] = field(default_factory=dict)  # functions and classes at the top
     catalogue: dict[str, Module] | None = None  # of the names that come with `from x import *`
+    project: Project | None = field(default=None, repr=False)
 
     @property
     def path(self) -> str:
@@ -63,6 +64,12 @@ class Module:
                 if not known.startswith("torch."):  # what comes after PyTorch's own is for versions without it
                     found[alias.asname or alias.name] = (origin, node.level)
         return found
+
+    def definition(self, name: str) -> tuple[Module, Definition] | None:
+        """The function or class in another file that a dotted name stands for, which begins with an imported one."""
+        first, _, rest = name.partition(".")
+        origin, level = self.imports[first]
+        return self.project.resolve(f"{origin}.{rest}" if rest else origin, level, self) if self.project else None
 
     @cached_property
     def stars(self) -> list[tuple[str, int]]:
@@ -88,9 +95,9 @@ class Module:
         return any(id(n) not in inside for n in uses) or bool(named and not uses)
 
 
-def module_of(source: Source) -> Module:
+def module_of(source: Source, project: Project) -> Module:
     """The definitions at the top, those under `if` and `try` included."""
-    found = Module(source)
+    found = Module(source, project=project)
     left: list[ast.stmt] = [*reversed(source.tree.body)] if source.tree is not None else []
     while left:
         node = left.pop()
@@ -126,7 +133,7 @@ class Project:
     def add(self, source: Source) -> Module:
         key = source.path.resolve()
         if (known := self.modules.get(key)) is None:
-            known = self.modules[key] = module_of(source)
+            known = self.modules[key] = module_of(source, self)
         known.source.path = source.path  # as it was asked for, if it was read before for an import
         if self.unread:  # what was given up for another file is tried again for this one
             self.resolved.clear()
@@ -145,7 +152,7 @@ class Project:
             self.used[key] = path.stat().st_size if path.is_file() else 0
         if key not in self.modules:
             source = read(path) if path.is_file() else None
-            self.modules[key] = module_of(source) if source is not None and source.tree else None
+            self.modules[key] = module_of(source, self) if source is not None and source.tree else None
         return self.modules[key]
 
     def forget(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, joined, negation
+from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, exclude, joined, negation
 from gradlab.audit.trace.event_tree import If, Jump, Node, walk
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import Value
@@ -19,8 +19,10 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     first = flat[0][1]
     if all(v is first for _, v in flat):
         return first
+    if (processes := number_of_processes([v for _, v in flat])) is not None:
+        return processes
     kinds = [v.kind for _, v in flat]
-    first = min((v for _, v in flat), key=lambda v: TELLING.get(v.kind, 0))
+    first = min((v for _, v in flat), key=lambda v: (TELLING.get(v.kind, 0), v.kind != "ddp"))
     if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.value, bool)) for _, v in flat):
         parts = [joined("and", [when, truthy(v, v.name)]) for when, v in flat]
         return Value("bool", first.name, formula=joined("or", parts))
@@ -29,7 +31,8 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     if first.kind == "optimizer":
         made.trained = tuple(dict.fromkeys(model for _, v in flat for model in v.trained))
     made.roots = first.roots.union(*(v.roots for _, v in flat))
-    made.range = first.range if all(v.range == first.range for _, v in flat) else ""
+    ranges = {v.range for _, v in flat if v.kind != "none"}  # with None nothing can be computed
+    made.range = first.range if ranges == {first.range} else "joint" if ranges == {"share", "joint"} else ""
     if any(f != divisors[0] for f in divisors):
         made.perhaps_divided = True
     if "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1:
@@ -37,17 +40,25 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     return made
 
 
+def number_of_processes(values: Sequence[Value]) -> Value | None:
+    """The number of processes, where that is what values are, or 1 where there is no group of them."""
+    sizes = [v for v in values if v.of_processes]
+    return sizes[0] if sizes and all(v.of_processes or v.value == 1 for v in values) else None
+
+
 def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
     """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them.
 
     Of many the third stands for those between it and the last three, so that there is one under every condition.
     """
+    nested = [(when, inner, v) for when, value in alternatives for inner, v in value.choice or ((TRUE, value),)]
+    wrapped = any(v.kind == "ddp" for _, _, v in nested)  # `net.module if isinstance(net, DDP) else net`
+    possible = [one for one in nested if not (wrapped and exclude(one[0], one[1]))] or nested
     found: dict[int, tuple[Formula, Value]] = {}
-    for condition, value in alternatives:
-        for inner, v in value.choice or ((TRUE, value),):
-            test = joined("and", [condition, inner])
-            known = found.get(id(v))
-            found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
+    for when, inner, v in possible:
+        test = joined("and", [when, inner])
+        known = found.get(id(v))
+        found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
     flat = list(found.values())
     if len(flat) <= 6:
         return flat

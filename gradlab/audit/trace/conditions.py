@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ TRUE: Formula = ("true",)
 FALSE: Formula = ("false",)
 WINDOW = 3
 """Micro-batches of a window when a loop is replayed: a period of unknown length is taken to be this long."""
+
+MANY = 24
+"""Atoms of a condition that is too large to be tried with every truth of them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Atom:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+SEVERAL: Formula = ("atom", Atom("several processes"))
+"""There are several processes, however a program asks: a group of one would do no harm."""
 
 
 def sync_atom(number: int) -> Atom:
@@ -80,21 +87,37 @@ def holds(formula: Formula, truth: Callable[[Atom], bool]) -> bool:
 
 
 def may_both_hold(one: Formula, two: Formula) -> bool:
-    """Whether some truth of their atoms fulfils two conditions."""
+    """Whether some truth of their atoms fulfils two conditions; of many atoms the first ones are tried."""
     both = joined("and", [one, two])
-    keys = list(dict.fromkeys(atom.key for atom in atoms(both)))[:8]
+    subjects = {atom.key: atom.subject for atom in leaves(both)}
+    keys = [*subjects][:8]
     found = (dict(zip(keys, values)) for values in itertools.product((True, False), repeat=len(keys)))
+    found = (truth for truth in found if not several_of_one(truth, subjects))
     return any(holds(both, lambda atom, truth=truth: truth.get(atom.key, True)) for truth in found)  # type: ignore[misc]
 
 
-def atoms(formula: Formula) -> list[Atom]:
+def exclude(one: Formula, two: Formula) -> bool:
+    """Whether no truth of their atoms fulfils two conditions; of large ones some does, perhaps."""
+    found = list(itertools.islice(leaves(joined("and", [one, two])), MANY))
+    return len(found) < MANY and len({atom.key for atom in found}) <= 8 and not may_both_hold(one, two)
+
+
+def leaves(formula: Formula) -> Iterator[Atom]:
+    """The atoms of a formula, one after the other."""
     if formula[0] == "atom":
-        return [formula[1]]
-    if formula[0] == "not":
-        return atoms(formula[1])
-    if formula[0] in ("and", "or"):
-        return [atom for part in formula[1] for atom in atoms(part)]
-    return []
+        yield formula[1]
+    for part in [formula[1]] if formula[0] == "not" else formula[1] if formula[0] in ("and", "or") else ():
+        yield from leaves(part)
+
+
+def several_of_one(truth: dict[str, bool], subjects: dict[str, str]) -> bool:
+    """Whether comparisons of one subject with several constants hold."""
+    held = [subjects[key] for key, value in truth.items() if value and subjects[key]]
+    return len(held) > len({*held})
+
+
+def atoms(formula: Formula) -> list[Atom]:
+    return list(leaves(formula))
 
 
 def literals(formula: Formula, positive: bool = True) -> list[tuple[str, bool]]:

@@ -100,15 +100,16 @@ def element(over: Value) -> Value:
         return over.derived("group")
     if over.kind == "enumerated":
         index = Value("index", "i", offset=over.start, of_loop=True)
-        telling = over.inner.kind in ("params", "tensor")
+        telling = over.inner.kind in ("params", "tensor", "detached", "zipped")
         return several([index, element(over.inner) if telling else Value("unknown", "batch")])
     if over.kind == "counted":
         return Value("index", "i", stop=over.stop, stride=over.stride, of_loop=True)
     if over.kind == "list" and over.items:
-        return over.items[0]
+        words = {one.value for one in over.items if one.kind == "number" and isinstance(one.value, str)}
+        return Value() if len(words) > 1 else over.items[0]  # `for phase in ("train", "valid")`
     if (first := filled(over)) is not None:
         return first
-    if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):
+    if over.kind in ("optimizer", "scheduler", "scaler", "tensor", "detached"):
         return over
     if over.kind == "zipped":
         return several([element(v) for v in over.items])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events, walk
-from gradlab.audit.trace.training_loop import TrainingLoop, differentiable, updates
-from gradlab.audit.trace.values import Event
+from gradlab.audit.trace.training_loop import TrainingLoop, anonymous, differentiable, same, updates
+from gradlab.audit.trace.values import Event, Value
 
 
 def training_loops(items: list[Node], path: str, birth: int, whole: bool) -> list[TrainingLoop]:
@@ -20,14 +20,31 @@ def training_loops(items: list[Node], path: str, birth: int, whole: bool) -> lis
 
 
 def stepless_loops(items: list[Node]) -> list[TrainingLoop]:
-    """The innermost loops with a backward pass and zeroing, where there is no step in any of all that happens."""
-    kinds = {event.kind for event in events(items)}
+    """The innermost loops with a backward pass and zeroing of what no step in all that happens is of."""
+    steps = [event.value for event in events(items) if event.kind == "step"]
     loops = [item for item in walk(items) if isinstance(item, Loop) and not item.once]
-    if "step" in kinds or not {"backward", "zero"} <= kinds:
-        return []
-    found = [one for one in loops if {"backward", "zero"} <= {event.kind for event in events(one.body)}]
+    found = []
+    for one in loops:
+        trained = [item for item in walk(one.body) if isinstance(item, Loop) and updates(events(item.body))]
+        apart = {id(event) for loop in trained for event in events(loop.body)}
+        inside = [event for event in events(one.body) if id(event) not in apart]
+        zeroed = [event.value for event in inside if event.kind == "zero"]
+        if (
+            zeroed
+            and any(e.kind == "backward" for e in inside)
+            and not any(may_be(a, b) for a in zeroed for b in steps)
+        ):
+            found.append(one)
     inner = [one for one in found if not any(two is not one and two in walk(one.body) for two in found)]
     return [TrainingLoop(one.body, one, one.path, one.birth) for one in inner]
+
+
+def may_be(zeroed: Value | None, stepped: Value | None) -> bool:
+    """Whether what is zeroed may be the optimizer that steps, or of its weights."""
+    optimizers = zeroed is not None and stepped is not None and zeroed.kind == stepped.kind == "optimizer"
+    if zeroed is None or stepped is None or not optimizers or anonymous(zeroed) or anonymous(stepped):
+        return True
+    return same(zeroed, stepped)
 
 
 def search(

@@ -342,6 +342,7 @@ def same(one: Value, two: Value) -> bool:
     """Whether two optimizers are, or may be, one."""
     helpers = isinstance(one.entry, ast.Call) and isinstance(two.entry, ast.Call)
     apart = helpers and one.entry is not two.entry  # two calls of one function that makes an optimizer
+    apart |= bool(one.trained and two.trained) and not {*one.trained} & {*two.trained}  # of a comprehension
     if one is two or (one.name and one.name == two.name and one.call is two.call and not apart):
         return True
     if one.held_by is two or two.held_by is one:

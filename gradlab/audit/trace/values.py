@@ -84,6 +84,7 @@ class Value:
     value: Any = None  # of a number: any constant
     is_length: bool = False  # the result of len()
     counted: Value | None = None  # the object whose elements it is the number of
+    of_processes: bool = False  # the number of processes, or 1 where there is no group of them
     summed: bool = False  # of such a number: the sum of a mask, which differs from batch to batch
     positive: bool = False  # of such a number: it is kept away from 0
     before: int | None = None  # its birth before the loop that assigns it anew
@@ -102,8 +103,9 @@ class Value:
     scope: Scope = UNSET  # of the definition, or of an ExitStack
     owner: Value = UNSET  # of a method or super(): its object
     callee: Value = UNSET  # of functools.partial
-    args: tuple[Value, ...] = ()  # of functools.partial; of what is made alone, what the call received
+    args: tuple[Value, ...] = ()  # of functools.partial; what the call received: of what is made alone, of networks
     keywords: Mapping[str, Value] = UNSET  # of functools.partial; of an accelerator, those that it was made with
+    making: Frame | None = None  # of an object of the project's: the call that made it
     lineage: tuple[ast.ClassDef, ...] = ()  # of an object of the project's: its class, then its bases
     modules: tuple[Module, ...] = ()  # of each class of the lineage
     lightning: bool = False  # an object of a Lightning class
@@ -111,6 +113,7 @@ class Value:
     received_training: bool = False  # an object that received something of the training
     # optimizers, schedules, scalers, models, parameters, gradients
     trained: tuple[Value, ...] = ()  # the models that an optimizer updates
+    made_when: Formula = TRUE  # under which condition an optimizer is made
     pre_hooks: tuple[Value, ...] = ()  # called before each step of an optimizer
     post_hooks: tuple[Value, ...] = ()
     held_by: Value | None = None  # the optimizer that has this one as an attribute
@@ -167,6 +170,7 @@ class Value:
     leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
     parts: tuple[Value, ...] = ()  # the terms of a sum
+    term: tuple[ast.AST, str] | None = None  # of such a term: where it was made, or added, and the file of that
     factors: tuple[Factor, ...] = ()
     reduction: object = "mean"  # mean, sum, none, unknown
     reduced: bool = (
@@ -215,7 +219,7 @@ class Value:
     def become_tensor(self) -> None:
         """An unknown value on which `.backward()` is called is a loss of what a call that is not seen received."""
         passes = tuple(e for e in self.chain if all(region.kind != "no_grad" for region in e.regions))
-        facts = {"roots": frozenset([next(births)]), "origins": self.origins or passes, "factors": ()}
+        facts = {"roots": frozenset([next(births)]), "origins": self.origins or passes}
         self.update(kind="tensor", opaque=True, **facts)
 
     def taken_backward(self) -> None:

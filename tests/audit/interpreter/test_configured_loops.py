@@ -176,3 +176,37 @@ def test_arguments_of_a_trainer_that_are_parsed_or_in_a_dictionary(tmp_path):
         assert found(f"{text}options.clear()\n", tmp_path) == []
     text = head + parsed.format("1.0", "Trainer.from_argparse_args(args, gradient_clip_val=0)")
     assert found(text, tmp_path) == []
+
+
+FITTED = """
+import lightning
+from modules import {name}
+def main(batches, trainer):
+    module = {made}
+    trainer = lightning.Trainer({given})
+    trainer.fit(module, batches)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "given", "wrong"),
+    [
+        ("Manual", "Manual(3)", "gradient_clip_val=1.0", True),
+        ("Manual", "Manual.load_from_checkpoint('last.ckpt')", "accumulate_grad_batches=4", True),
+        ("Manual", "Manual(3)", "gradient_clip_val=None", False),
+        ("Automatic", "Automatic(3)", "gradient_clip_val=1.0", False),
+        ("Chosen", "Chosen(3)", "gradient_clip_val=1.0", False),
+        ("Manual, wrap", "wrap(Manual(3))", "gradient_clip_val=1.0", False),
+    ],
+)
+def test_a_module_of_another_file_that_optimizes_manually(name, made, given, wrong, tmp_path):
+    body = (
+        "    def __init__(self, n):\n        super().__init__(){}\n    def training_step(self, batch):\n        pass\n"
+    )
+    sets = {"Manual": "False", "Automatic": "True", "Chosen": "n > 2"}
+    made_of = [(one, f"\n        self.automatic_optimization = {flag}") for one, flag in sets.items()]
+    classes = "".join(f"class {one}(lightning.LightningModule):\n{body.format(text)}" for one, text in made_of)
+    (tmp_path / "modules.py").write_text(f"import lightning\n{classes}def wrap(module):\n    return module.inner\n")
+    text = FITTED.format(name=name, made=made, given=given)
+    line = f"    trainer = lightning.Trainer({given})"
+    assert found(text, tmp_path) == ([("GL813", line)] if wrong else [])

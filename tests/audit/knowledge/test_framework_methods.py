@@ -48,6 +48,18 @@ for x, y in loader:
         held.step()
         optimizer.zero_grad()
 """,
+    "a schedule that Accelerate prepared, and windows that it does not know": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+held = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+model, optimizer, held = accelerator.prepare(model, optimizer, held)
+for i, (x, y) in enumerate(loader):
+    accelerator.backward(F.cross_entropy(model(x), y) / 4)  # expect: GL308
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+    held.step()  # expect: GL401
+""",
     "Accelerate without a window": """
 from accelerate import Accelerator
 accelerator = Accelerator()

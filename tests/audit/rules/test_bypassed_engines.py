@@ -15,6 +15,19 @@ for x, y in loader:
     {backward}
     optimizer.step()
 """
+WINDOW = """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+batches = iter(loader)
+for update in range(9):
+    optimizer.zero_grad()
+    for _ in range(4):
+        x, y = next(batches)
+        loss = F.cross_entropy(model(x), y)
+        {backward}
+    optimizer.step()
+"""
 FOUND_BY_USE = """
 import somewhere  # of DeepSpeed
 engine = somewhere.distribute(model)
@@ -81,6 +94,11 @@ CASES = {
         ),
         "accelerator.backward(loss)",
         "loss.backward()  # expect: GL509",
+    ),
+    "Accelerate's, in the loop of a window": (
+        WINDOW,
+        "accelerator.backward(loss / 4)",
+        "(loss / 4).backward()  # expect: GL509",
     ),
     "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine of a helper": (FOUND_BY_USE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),

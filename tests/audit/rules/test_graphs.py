@@ -217,6 +217,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.rnn, self.head = nn.GRU(8, 8), nn.Linear(8, 4)
+        self.init_weights()
+    def init_weights(self):
+        self.head.weight.data.uniform_(-0.1, 0.1)
     def forward(self, x, state):
         out, state = self.rnn(x, state)
         return self.head(out), state
@@ -426,6 +429,30 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 """,
+    "layers that are called softmax": """
+class Net(nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        self.body, self.softmax = nn.Linear(8, 4), last
+    def forward(self, x):
+        return self.softmax(self.body(x))
+class Logs(Net):
+    def __init__(self):
+        super().__init__(None)
+        self.softmax = nn.LogSoftmax(1)
+class Shares(Net):
+    def __init__(self):
+        super().__init__(None)
+        self.softmax = nn.Softmax(1)
+logs, shares = Logs(), Shares()
+optimizer = torch.optim.SGD([*logs.parameters(), *shares.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.nll_loss(logs(x), y)
+    loss = loss + F.nll_loss(shares(x), y)  # expect: GL609
+    loss.backward()
+    optimizer.step()
+""",
     "probabilities of a dictionary": """
 class Net(nn.Module):
     def __init__(self):
@@ -626,6 +653,54 @@ def train(backbone, net, module, first, second, data):
         module(seen).mean().backward()
         first.step()
 """,
+}
+
+BY_ACCELERATOR = """
+from accelerate import Accelerator
+from lightning.fabric import Fabric
+helper = {helper}()
+"""
+THROUGH = BY_ACCELERATOR + GAN.format(
+    first="helper.backward({first})", second="helper.backward(judge(made).sum()){mark}"
+)
+CASES |= {
+    f"{how}, by {helper}": THROUGH.format(helper=helper, first=first, mark=mark).replace(
+        "for x",
+        f"judge, first = helper.{word}(judge, first)\nmaker, second = helper.{word}(maker, second)\nfor x",
+    )
+    for helper, word in (("Accelerator", "prepare"), ("Fabric", "setup"))
+    for how, first, mark in (
+        ("made once, judged twice", "judge(made).mean()", "  # expect: GL719"),
+        ("made once, detached for the judge", "judge(made.detach()).mean()", ""),
+        ("made once, and the graph kept", "judge(made).mean(), retain_graph=True", ""),
+    )
+}
+
+MODES = """
+class Game(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.judge = nn.Linear(8, 1)
+    def forward(self, made, mode):
+        if mode == 0:
+            return -self.judge(made).mean()
+        if mode == 1:
+            return self.judge(made{cut}).mean()
+maker, game = nn.Linear(8, 8), Game()
+first = torch.optim.SGD(maker.parameters(), lr=0.1)
+second = torch.optim.SGD(game.judge.parameters(), lr=0.1)
+for x, y in loader:
+    made = maker(x)
+    first.zero_grad()
+    game(made, 0).backward()
+    first.step()
+    second.zero_grad()
+    game(made, 1).backward(){mark}
+    second.step()
+"""
+CASES |= {
+    "a loss that cuts the graph in one of its modes": MODES.format(cut=".detach()", mark=""),
+    "a loss that cuts it in none": MODES.format(cut="", mark="  # expect: GL719"),
 }
 
 

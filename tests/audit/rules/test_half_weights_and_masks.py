@@ -396,6 +396,43 @@ for x, y in loader:
     optimizer.step()
 # not GL607
 """,
+    "a term with a mask per rank": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(args):
+    net = DDP(model)
+    for x, y, mask in loader:
+        optimizer.zero_grad()
+        out = net(x)
+        each = F.cross_entropy(out, y, reduction="none")
+        loss = args.weight * ((each * mask).sum() / mask.sum().clamp(min=1)) + 0.1 * out.square().mean()
+        loss.backward()  # expect: GL508
+        optimizer.step()
+""",
+    "a mask per rank, in a function": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def tokens(out, y, pad=0):
+    mask = (y != pad).float()
+    each = F.cross_entropy(out, y.view(-1), reduction="none")
+    return torch.sum(each * mask.view(-1)) / torch.sum(mask).clamp(min=1)
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    tokens(net(x), y).backward()  # expect: GL508
+    optimizer.step()
+""",
+    "right: a term with its share of the tokens": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(args):
+    net = DDP(model)
+    for x, y, mask, share in loader:
+        optimizer.zero_grad()
+        out = net(x)
+        each = F.cross_entropy(out, y, reduction="none")
+        loss = share * ((each * mask).sum() / mask.sum().clamp(min=1)) + 0.1 * out.square().mean()
+        loss.backward()
+        optimizer.step()
+# not GL508
+""",
     "right: mask of all ranks": """
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -414,8 +451,8 @@ for x, y, mask in loader:
 for x, y, mask in loader:
     optimizer.zero_grad()
     each = F.cross_entropy(model(x), y, reduction="none")
-    loss = (each * mask).sum() / mask.sum()
-    loss.backward()  # expect: GL607
+    loss = (each * mask).sum() / mask.sum()  # expect: GL607
+    loss.backward()
     optimizer.step()
 """,
     "right: asked": """

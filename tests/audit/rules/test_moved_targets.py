@@ -241,3 +241,44 @@ def test_gradients_that_are_only_looked_at(tmp_path):
         "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5)\n", ""
     )
     assert findings(text, tmp_path, "GL711") == set()
+
+
+SHARPENED = """
+import torch
+from torch import nn, optim
+import torch.nn.functional as F
+class Clusters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.centres = nn.Linear(8, 4), nn.Parameter(torch.zeros(3, 4))
+    def forward(self, x):
+        z = self.encoder(x)
+        near = 1.0 / (1.0 + (z.unsqueeze(1) - self.centres).pow(2).sum(2))
+        return z, (near.t() / near.sum(1)).t()
+def sharpened(q):
+    weight = q**2 / q.sum(0)
+    return (weight.t() / weight.sum(1)).t()
+model = Clusters()
+optimizer = optim.Adam(model.parameters())
+for x in loader:
+    z, q = model(x)
+    {p}
+    loss = F.kl_div(q.log(), p, reduction="batchmean")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "p, faults",
+    [
+        ("p = sharpened(q)", {(21, "GL718")}),
+        ("p = sharpened(q.detach())", set()),
+        ("p = sharpened(q).detach()", set()),
+        ("p = sharpened(model(x + 1)[1])", {(21, "GL718")}),
+        ("p = q.flip(0)", set()),
+    ],
+)
+def test_a_distribution_that_is_sharpened_from_the_output_itself(p, faults, tmp_path):
+    assert findings(SHARPENED.replace("{p}", p), tmp_path, "GL718") == faults

@@ -54,3 +54,20 @@ def test_an_optimizer_has_the_weights_that_it_is_named_after(name, tmp_path):
 @pytest.mark.parametrize("given, mark", [("g_model", "  # expect: GL702"), ("d_model", "")])
 def test_optimizers_that_a_function_makes(given, mark, tmp_path):
     assert_marked(FUNCTION.format(given=given, mark=mark), tmp_path)
+
+
+CALLED = """
+from nets import build
+class Agent:
+    def __init__(self, shape):
+        self.actor, self.critic = build("actor", shape), build("critic", shape)
+        self.actor_optimizer = torch.optim.Adam(self.{given}.parameters()){mark}
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters())
+    def act(self, x):
+        return self.actor(x)
+"""
+
+
+@pytest.mark.parametrize("given, mark", [("critic", "  # expect: GL702"), ("actor", "")])
+def test_networks_that_are_only_called(given, mark, tmp_path):
+    assert_marked(CALLED.format(given=given, mark=mark), tmp_path)

@@ -195,6 +195,24 @@ CASES |= {
         else:
             first_loss = F.mse_loss(scores, y)
         total = first_loss""",
+    "the last of several loops": """
+        term_loss = 0
+        for score in scores:
+            for part in score:
+                term_loss = F.mse_loss(part, y)  # expect: GL717
+        total = scores.mean() + 10 * term_loss""",
+    "each of several loops": """
+        term_loss = 0
+        for score in scores:
+            for part in score:
+                term_loss += F.mse_loss(part, y)
+        total = scores.mean() + 10 * term_loss""",
+    "the last of each inner loop": """
+        term_loss = 0
+        for score in scores:
+            for part in score:
+                term_loss = F.mse_loss(part, term_loss)
+        total = scores.mean() + 10 * term_loss""",
     "a function that returns the last one": """
         def sequence_loss(scores, y):
             sum_loss = 0.0

@@ -40,3 +40,44 @@ CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1)"
 )
 def test_a_recurrent_network_is_clipped(made, clip, found, tmp_path):
     assert findings(TEXT.replace("{made}", made).replace("{clip}", clip), tmp_path, "GL803") == found
+
+
+OWN = """
+import torch
+from torch import nn
+from settings import loader
+CELLS = {{"lstm": nn.LSTM, "conv": nn.Conv1d, "attention": nn.MultiheadAttention}}
+class Block(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.inner = CELLS[kind](8, 8)
+    def forward(self, x):
+        return self.inner(x)
+class Net(nn.Module):
+    def __init__(self, kind="{kind}"):
+        super().__init__()
+        self.body = {made}
+    def forward(self, x):
+        return self.body(x)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=30)
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+CHOSEN = [
+    ("lstm", "CELLS[kind](8, 8)"),
+    ("LSTM", "getattr(nn, kind)(8, 8)"),
+    ("lstm", "nn.Sequential(nn.Embedding(9, 8), Block(kind))"),
+    ("attention", "nn.ModuleList([Block(kind) for _ in range(4)])"),
+    ("conv", "CELLS[kind](8, 8)"),
+    ("Conv1d", "getattr(nn, kind)(8, 8)"),
+    ("conv", "nn.ModuleList([Block(kind) for _ in range(4)])"),
+]
+
+
+@pytest.mark.parametrize(("kind", "made"), CHOSEN)
+def test_a_layer_is_chosen_or_held_by_another(kind, made, tmp_path):
+    found = findings(OWN.format(kind=kind, made=made), tmp_path, "GL803")
+    assert {code for _, code in found} == ({"GL803"} if "conv" not in kind.lower() else set())

@@ -152,3 +152,28 @@ def test_an_advantage_is_detached_where_it_weighs_an_action(name, tmp_path):
 @pytest.mark.parametrize("numbers, mark", [("", "  # expect: GL718"), (".detach()", "")])
 def test_lists_that_a_loop_fills_have_the_graph_of_their_items(numbers, mark, tmp_path):
     assert_marked(LISTS.format(numbers=numbers, mark=mark), tmp_path)
+
+
+ROWS = """
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+opt = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
+for episode in range(1000):
+    state, done, rows = env.reset(), False, []
+    while not done:
+        chosen = torch.distributions.Categorical(logits=actor(state))
+        action = chosen.sample()
+        row_value = critic(state)
+        state, reward, done = env.step(action.item())
+        rows.append((chosen.log_prob(action), row_value, reward))
+    chances, says, rewards = zip(*rows)
+    gain = torch.tensor(discounted(rewards)) - torch.cat(says){cut}
+    loss = -(torch.stack(chances) * gain).mean(){mark}
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("cut, mark", [("", "  # expect: GL711"), (".detach()", "")])
+def test_columns_of_a_list_of_rows(cut, mark, tmp_path):
+    assert_marked(ROWS.format(cut=cut, mark=mark), tmp_path)

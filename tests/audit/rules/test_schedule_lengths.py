@@ -109,6 +109,86 @@ for epoch in range(args.epochs):
         schedule.step()
 """,
 }
+COUNTED = """
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+def train(args):
+    if args.policy == "cosine":
+        schedule = CosineAnnealingLR(optimizer, args.total + 10)
+    else:
+        schedule = StepLR(optimizer, 10)
+    done = 0
+    while done < args.total:
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step(){each}
+            done += 1
+            if done >= args.total:
+                return
+        {after}
+"""
+STEP_IF = "if args.policy {} 'cosine':\n            schedule.step()"
+CASES |= {
+    "as long as what ends the training, once an epoch": COUNTED.format(
+        each="", after="schedule.step()  # expect: GL409"
+    ),
+    "as long as what ends the training, once an update": COUNTED.format(
+        each="\n            schedule.step()", after="print(done)"
+    ),
+    "as long as what ends the training, of another policy": COUNTED.format(each="", after=STEP_IF.format("!=")),
+    "as long as what ends the training, of this policy": COUNTED.format(
+        each="", after=STEP_IF.format("==") + "  # expect: GL409"
+    ),
+}
+PASSED = """
+from transformers import get_linear_schedule_with_warmup
+def pass_over(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step(){each}
+def train(samples, config):
+    steps = int(len(samples){per} * config.EPOCHS)
+    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=steps)
+    for epoch in range(config.EPOCHS):
+        pass_over(loader)
+        {after}
+"""
+SIZE = " / config.BATCH_SIZE"
+CASES |= {
+    "samples by the size of a batch, once an epoch": PASSED.format(
+        each="", per=SIZE, after="schedule.step()  # expect: GL409"
+    ),
+    "samples by the size of a batch, once an update": PASSED.replace("over(loader", "over(loader, schedule").format(
+        each="\n        schedule.step()", per=SIZE, after="print(epoch)"
+    ),
+    "as many steps as epochs, once an epoch": PASSED.replace("int(len(samples){per} * config.EPOCHS)", "config.EPOCHS").format(
+        each="", after="schedule.step()"
+    ),
+}  # fmt: skip
+SKIPPED = """
+from accelerate import Accelerator
+from transformers import get_scheduler
+def train(args):
+    accelerator = Accelerator(gradient_accumulation_steps=args.accum)
+    schedule = get_scheduler("cosine", optimizer, num_training_steps={length})
+    net, opt, data, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    for epoch in range(args.epochs):
+        for i, (x, y) in enumerate(data):
+            if args.resume and epoch == args.first and i < args.skip:
+                continue
+            with accelerator.accumulate(net):
+                accelerator.backward(F.cross_entropy(net(x), y))
+                opt.step()
+                schedule.step()
+                opt.zero_grad()
+"""
+CASES |= {
+    "epochs, in each batch that is not skipped": SKIPPED.format(length="args.epochs").replace(
+        "epochs)\n    net", "epochs)  # expect: GL405\n    net"
+    ),
+    "updates, in each batch that is not skipped": SKIPPED.format(length="len(loader) // args.accum * args.epochs"),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

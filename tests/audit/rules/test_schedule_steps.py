@@ -170,6 +170,26 @@ def run(settings):
             schedule.step()  # expect: GL402
             optimizer.step()
 """,
+    "a schedule at the head of the epoch, whose batches have loops of their own": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    schedule.step()  # expect: GL404
+    for x, y in loader:
+        for part in range(len(x)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[part]), y[part]).backward()
+            optimizer.step()
+""",
+    "a schedule of each trial, brought to where it begins": """
+for trial in range(3):
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    schedule.step()
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
     "a schedule at the head of the epoch": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 for epoch in range(3):

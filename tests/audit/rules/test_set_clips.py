@@ -34,6 +34,11 @@ CASES = {
     "a constant": ("CLIP = {bound}\ndef train():\n    if True:" + LOOP, "CLIP", "train()"),
     "a field": ("def train(settings):\n    if True:" + LOOP, "settings.clip", "train(Settings())"),
     "a field of a class that nothing makes": ("def train(own: Settings):\n    if True:" + LOOP, "own.clip", ""),
+    "a field of a class that is filled by a call": (
+        "import tyro\nown = tyro.cli(Settings)\nif True:\n    if True:" + LOOP,
+        "own.clip",
+        "",
+    ),
     "a default": ("def train(clip={bound}):\n    if True:" + LOOP, "clip", "train()"),
     "a default of what nothing calls": ("def train(clip={bound}):\n    if True:" + LOOP, "clip", ""),
 }
@@ -72,3 +77,25 @@ def test_the_name_of_a_class_that_is_not_seen_says_what_is_clipped(network, tmp_
     text += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nif True:\n    while True:"
     (tmp_path / "a.py").write_text(text + LOOP.format(clip="0.5").replace("        ", "            "))
     assert len(audited(tmp_path / "a.py", "GL804")) == (network != "Mixer()")
+
+
+CLIPS = {
+    "Accelerator()": "by.clip_grad_norm_(model.parameters(), {bound})",
+    "Fabric()": "by.clip_gradients(model, optimizer, max_norm={bound})",
+}
+
+
+@pytest.mark.parametrize("bound", ["1e-4", "1.0"])
+@pytest.mark.parametrize("by", CLIPS)
+def test_the_bound_of_a_clip_that_a_framework_does(by, bound, tmp_path):
+    text = HEAD + f"from accelerate import Accelerator\nfrom lightning import Fabric\nby = {by}\n"
+    text += (
+        "model, optimizer = by."
+        + ("setup" if "Fabric" in by else "prepare")
+        + "(model, optimizer)\nfor x, y in loader:\n    optimizer.zero_grad()\n"
+    )
+    text += (
+        "    by.backward(F.cross_entropy(model(x), y))\n    " + CLIPS[by].format(bound=bound) + "\n    optimizer.step()"
+    )
+    (tmp_path / "a.py").write_text(text)
+    assert len(audited(tmp_path / "a.py", "GL802")) == (bound == "1e-4")

@@ -213,7 +213,7 @@ def train(net, critic, n):
             one.zero_grad()
         batches.append((x, y))
         (F.mse_loss(critic(net(x).detach()), y) / n).backward()
-        if (i + 1) % n != 0:
+        if (i + 1) % n != 0:  # expect: GL307
             continue
         two.step()
         for x, y in reversed(batches):
@@ -227,7 +227,7 @@ def train(net, critic, n):
     for i, (x, y) in enumerate(loader):
         two.zero_grad()  # expect: GL306
         (F.mse_loss(critic(net(x).detach()), y) / n).backward()
-        if (i + 1) % n != 0:
+        if (i + 1) % n != 0:  # expect: GL307
             continue
         two.step()
         one.zero_grad()

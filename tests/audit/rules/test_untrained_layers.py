@@ -70,6 +70,39 @@ def fit(body: nn.Module):
         loss.backward()
         opt.step()
 """
+WHOLE = """
+class Margin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8))
+    def forward(self, z, y):
+        return F.cross_entropy(F.linear(z, self.weight), y)
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.margin = nn.Linear(8, 8), Margin()
+        self.opt = torch.optim.Adam(self.parameters())
+        print(sum(p.numel() for p in self.body.parameters()))
+    def fit(self, loader):
+        self.train()
+        for x, y in loader:
+            self.zero_grad()
+            z = self.body.forward(x)
+            self.margin(z, y).backward()
+            self.opt.step()
+    def check(self, x):
+        self.eval()
+        with torch.no_grad():
+            return self.body.forward(x)
+    def save(self, path):
+        torch.save(self.state_dict(), path)
+    def resume(self, path):
+        own = self.state_dict()
+        for name, one in torch.load(path).items():
+            own[name].copy_(one)
+"""
+SAVES = "        torch.save(self.state_dict(), path)\n"
+SETS_UP = "        print(sum"
 FOUND = "  # expect: GL712"
 CHANGES = {
     "a layer of a method": (VAE, "F.relu(self.body(x))", "F.relu(self.body(x)).detach()", FOUND),
@@ -86,6 +119,12 @@ CHANGES = {
     "layers that another part of the result trains": (VAE, "return self.out(z), mean", "shown = self.out(z.detach())\n        return self.out(z), mean", ""),
     "a sample that is not for a gradient": (VAE, "mean + noise * torch.exp(0.5 * spread)", "(mean + noise * 0.1).detach()", ""),
     "handed-in networks, where the other one learns": (GAN, "answer = criterion(second(made)", "answer = criterion(second(made.detach())", FOUND),
+    "the result of a part of what saves and resumes all of itself": (WHOLE, "self.body.forward(x)\n            self.m", "self.body.forward(x).detach()\n            self.m", FOUND),
+    "a part of it that goes on to the loss": (WHOLE, "", "", ""),
+    "a part of what loads what it does not save": (WHOLE.replace(SAVES, "        print(path)\n"), "self.margin(z,", "self.margin(z.detach(),", ""),
+    "a part that is loaded by itself": (WHOLE.replace(SETS_UP, "        self.body.load_state_dict(start)\n" + SETS_UP), "self.margin(z,", "self.margin(z.detach(),", ""),
+    "a part that is set to evaluation": (WHOLE.replace(SETS_UP, "        self.body.eval()\n" + SETS_UP), "self.margin(z,", "self.margin(z.detach(),", ""),
+    "a part whose weights are used by themselves": (WHOLE.replace("self.margin(z, y)", "(self.margin(z, y) + self.body.weight.norm())"), "self.margin(z,", "self.margin(z.detach(),", ""),
     "handed-in networks, both trained": (GAN, "", "", ""),
     "a loss of targets that a network says": (HEADS, "loss = sum(terms)", "loss = sum(terms) + F.mse_loss(out['one'], out['two'].detach())", ""),
 }  # fmt: skip

@@ -134,6 +134,40 @@ CASES |= {
     for name, (term, wrong) in TERMS.items()
 }
 
+GROUPS = """
+def fit(net, groups):
+    opt = torch.optim.SGD([dict(params=one.parameters(), lr=0.1) for one in groups], lr=0.1)
+    for x, y in loader:
+        out, beside = net(x)
+        loss = F.cross_entropy(out, y) + 0.4 * F.cross_entropy(beside, y){number}
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+CASES |= {
+    "a number of an output of the network that the rest trains": GROUPS.format(number=".item()  # expect: GL615"),
+    "a term of another output": GROUPS.format(number=""),
+}
+DISCRIMINATORS = """
+makers, near, far = nn.Linear(8, 8), nn.Linear(8, 1), nn.Linear(8, 1)
+one = torch.optim.SGD([*near.parameters(), *far.parameters()], lr=0.1)
+two = torch.optim.SGD(makers.parameters(), lr=0.1)
+for x, y in loader:
+    made = makers(x)
+    of_near, of_far = near(made.detach()).mean(), far(made.detach()).mean()
+    one.zero_grad()
+    loss = of_near + of_far{cut}
+    loss.backward()
+    one.step()
+    two.zero_grad()
+    (unseen(y) * F.l1_loss(made, x) - near(made).mean() - far(made).mean()).backward()
+    two.step()
+"""
+CASES |= {
+    "a term is cut, beside a loss of unknown making": DISCRIMINATORS.format(cut=".detach()  # expect: GL615"),
+    "two terms, beside a loss of unknown making": DISCRIMINATORS.format(cut=""),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_terms_of_no_use_are_found(name: str, tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ import pytest
 from audited_snippets import assert_faults
 
 LOSSES = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4)
+    def forward(self, x):
+        return self.inner(x) + self.inner(x.abs())
 class Agent:
+    def __init__(self):
+        self.net = Net()
+        self.optimizer = torch.optim.Adam(self.net.parameters())
     def update(self, x, y):
         {lines}
         self.optimizer.zero_grad()
@@ -34,6 +43,15 @@ loss = value.mean()""",
 one, two = self.heads.twins(x)
 most = torch.max(one, two)
 loss = (most + torch.log(torch.exp(one - most) + torch.exp(two - most))).mean()""",
+    "a softmax by hand": """
+out = self.net(x)
+shares = torch.exp(out) / torch.exp(out).sum(1, keepdim=True)  # expect: GL604
+loss = -torch.log(shares).gather(1, y).mean()  # expect: GL601""",
+    "a softmax by hand of what is at most 0": """
+out = self.net(x)
+least = out - out.max(1, keepdim=True).values
+shares = torch.exp(least) / torch.exp(least).sum(1, keepdim=True)
+loss = -(shares + 1e-8).log().gather(1, y).mean()""",
     "a distance by hand": """
 drawn = self.pair['first'](x)
 distance = torch.sqrt((drawn - y).pow(2).sum(dim=1))  # expect: GL603

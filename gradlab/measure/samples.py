@@ -44,6 +44,8 @@ class Sample:
     target: float = math.nan
     by_weights: bool = False
     """Whether it is finite with other initial weights: what is not finite then is not the sample's."""
+    broken: bool = False
+    """Whether it is not finite with the weights of the update that failed, of which it is."""
     odd: float = 0.0
     """How far these lie above those of the others, in their spreads, the larger of both."""
 

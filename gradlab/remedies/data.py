@@ -27,8 +27,6 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Samples that did the damage are left out, besides those that were."""
     found = ((code, e.found.get(code, {}).get("samples")) for code in BY_SAMPLES)
     by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
-    if by == "bad_batch" and all_fail(e):
-        return
     if by == "bad_batch" and e.found[by].get("steep"):  # more samples than these would stand out, one after the other
         lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
         yield code("loss", lines, "ordinary samples have losses or gradients far above those of the others")
@@ -45,15 +43,6 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
         if len(indices) == 1:
             what = f"sample {shown} of the training set; drop or repair it"
         yield code("data", f"look at {what}", why)
-
-
-def all_fail(e: Evidence) -> bool:
-    """Whether the loss fails for all samples of the update whose samples stand out: by what came before them."""
-    o = e.overflow
-    if o is None or o.phase != "loss" or not o.ranges or e.found["bad_batch"].get("update") != e.failed_at:
-        return False
-    result = o.ranges[-1]
-    return result.nonfinite == 1 and math.prod(result.shape[:1]) > 1
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:

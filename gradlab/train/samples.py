@@ -44,7 +44,8 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     """The samples of these updates, the most unusual first; under WHOLE_SET all that stand out, if some of these do.
 
     Measured with the weights that the run began with, which no sample has damaged: with those of a diverged run, any
-    may stand out. The update before is what is usual. Indices are places in the set before `data.without`.
+    may stand out. The update before is what is usual. Those of an update that failed are `broken` where they are not
+    finite with the weights that it had. Indices are places in the set before `data.without`.
     """
     wanted = {attempt: index for attempt in attempts if (index := indices(trainer, attempt)) is not None}
     if not wanted or not runs_alone(trainer):
@@ -60,6 +61,11 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     if any(s.stands_out for samples in found.values() for s in samples):
         order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
         found[WHOLE_SET] = searched(begun, trainer.loss, order.unique(), read, everyone)
+    if trainer.failing and (last := found[max(found)]):
+        begun.load_state_dict(trainer.module.state_dict())
+        place = torch.tensor([s.index for s in last], device=trainer.device)
+        for s, now in zip(last, measured(begun, trainer.loss, place, read), strict=True):
+            s.broken = not now.finite
     every = {id(s): s for samples in found.values() for s in samples}.values()
     tell_apart(trainer, [s for s in every if not s.finite], [s.index for s in every if s.finite][:MOST])
     for s in every:

@@ -118,6 +118,20 @@ def test_where_an_operation_overflows_a_sample_is_at_fault_only_if_it_is_unlike_
     assert ("bad_batch" in {f["code"] for f in told["findings"]}) == (verdict == "bad_batch")
 
 
+@pytest.mark.parametrize(("rate", "named"), [(30.0, False), (1e-3, True)], ids=["others too", "it alone"])
+def test_a_sample_is_at_fault_only_where_the_others_of_its_update_are_finite(
+    tmp_path: Path, rate: float, named: bool
+) -> None:
+    """Of 64 in the second update: after a large first one exp overflows on others, too, whatever is among them."""
+    unlike = int(epoch_order(250, 0, 0)[64])
+    given = ("model=custom", "model.target=nets:Exponential", "+model.kwargs.factor=-0.5", "loss=mse")
+    net = (*given, "optimizer=adam", f"optimizer.lr={rate}")
+    told = ended(tmp_path, Regression(64, 1e3, bad=(unlike,)), net=net)
+    found = {f["code"]: f["evidence"] for f in told["findings"]}
+    assert told["outcome"]["first_failed_attempt"] == 2 and ("bad_batch" in found) == named, told["findings"]
+    assert not named or found["bad_batch"]["samples"] == [unlike]
+
+
 NORMALISED = ("loss=mse", "model=custom", "model.target=nets:Normalised")
 OWN_LOSS = ("loss=custom", "loss.target=nets:relative")
 

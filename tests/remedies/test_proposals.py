@@ -12,7 +12,6 @@ from helpers import composed
 from gradlab.config.schema import Config, to_config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
-from gradlab.diagnosis.replay.ranges import Range
 from gradlab.measure.record import summed
 from gradlab.remedies.candidates import SHOWN, Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence, recurrent_weights
@@ -66,15 +65,6 @@ def test_samples_that_stand_out_and_a_momentum_far_above_the_usual_come_before_t
     e = replace(e, found={})
     assert tries(e, *given, "optimizer.momentum=0.999")[0].overrides == ["optimizer.momentum=0.9"]
     assert tries(e, *given, "optimizer.momentum=0.9")[0].overrides[0].startswith("optimizer.lr=")
-
-
-@pytest.mark.parametrize(("update", "nonfinite", "out"), [(2, 1.0, False), (2, 0.5, True), (1, 1.0, True)])
-def test_no_sample_is_left_out_of_an_update_all_of_whose_samples_fail(update: int, nonfinite: float, out: bool) -> None:
-    result = Range("result", [32, 1], "float32", None, None, None, nonfinite)
-    o = Overflow("loss", "", "", operation="exp", ranges=[result])
-    found = {"nan_loss": {"samples": []}, "bad_batch": {"samples": [7], "update": update}}
-    e = Evidence("nan_loss", found, ratios=[0.7], overflow=o, failed_at=2, planned=500)
-    assert any("data.without" in made for t in tries(e, *CUSTOM) for made in t.overrides) == out
 
 
 @pytest.mark.parametrize("given", [["clip=norm", "clip.max_norm=0.001"], ["clip=value", "clip.max_value=0.001"]])

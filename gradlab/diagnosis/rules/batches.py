@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +66,8 @@ class BadBatch(Rule):
     the update are then measured one by one: they are at fault if some, with 30 times the usual loss or gradient
     norm, outweigh all others of the batch; where none do, the weights are, and other rules say so. Where the run
     ends because an operation overflows, they are only if their input or target lies 30 spreads beyond the others':
-    else it is the operation that makes them large. Where all inputs are of wild scale none is.
+    else it is the operation that makes them large. Where all inputs are of wild scale none is, nor where others of an
+    update that failed are not finite by themselves with the weights that it had.
     """
 
     causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")
@@ -190,14 +192,15 @@ class BadBatch(Rule):
         """Whether samples of the update are, and not the operation that fails on them."""
         samples, o = run.samples.get(spike.attempt, []), run.overflow
         computed = o is not None and o.phase not in ("inputs", "targets", "parameters", "buffers")
-        usual = not run.input_size >= WILD  # else no sample is wrong, but the scale of all
+        usual = not run.input_size >= WILD and others_hold(samples)  # else no sample is wrong, but all are
         return usual and dominated(samples) and (not computed or any(s.unlike for s in samples))
 
     def at_once(self, run: FinishedRun) -> Finding | None:
         """Of a run that failed: one of its first updates, before anything was usual; or the one that failed."""
         bad = [s for s in self.early if run.status == "failed" and self.at_fault(run, s)]
         at = run.history.bad_since or 0
-        unlike = not run.input_size >= WILD and any(s.unlike for s in run.samples.get(at, []))
+        samples = run.samples.get(at, [])
+        unlike = not run.input_size >= WILD and others_hold(samples) and any(s.unlike for s in samples)
         if not bad and run.status == "failed" and unlike:
             bad = [Towering(at, math.inf, math.inf, math.nan, math.nan, 0)]
         if not bad:
@@ -205,7 +208,7 @@ class BadBatch(Rule):
         samples = run.samples[bad[0].attempt]
         when = "in" if bad[0].attempt == at else "after"
         sentence = f"the run failed {when} update {bad[0].attempt}; {named(samples)}"
-        evidence = {"count": 1, "samples": like(run, samples), "update": bad[0].attempt}
+        evidence = {"count": 1, "samples": like(run, samples)}
         return self.found("critical", sentence, bad[0].attempt, **evidence)
 
     def unable(self, run: FinishedRun) -> str | None:
@@ -246,6 +249,11 @@ def like(run: FinishedRun, samples: list[Sample]) -> list[int]:
     """The samples of an update that stand out, then those of the whole training set that are unlike the others."""
     found = [*outliers(samples), *(s for s in run.samples.get(WHOLE_SET, []) if s.unlike)]
     return list(dict.fromkeys(s.index for s in found))
+
+
+def others_hold(samples: Sequence[Sample]) -> bool:
+    """Whether the samples of an update that do not stand out are finite with the weights that it had."""
+    return not any(s.broken and not s.stands_out for s in samples)
 
 
 def quartiles(values: deque[float]) -> tuple[float, float, float]:

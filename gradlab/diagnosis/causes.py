@@ -89,6 +89,7 @@ def excluded(run: FinishedRun) -> list[str]:
         or h.lr_highest > 1.5 * h.lr_first
         or any(r <= LARGE_UPDATE for r in h.update_ratios.values[:1]),
         "Adam's second moments lag (beta2)": not run.second_moments,
+        "the learning rate is too low": h.lowered_at is not None,  # larger updates would pass fp16's range sooner
     }
     return [cause for cause, has_it_not in known.items() if has_it_not]
 

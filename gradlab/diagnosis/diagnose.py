@@ -166,6 +166,8 @@ def summary(run: FinishedRun) -> dict[str, Any]:
         numbers["loss_of_constant_answer"] = run.constant
     if run.summed:
         numbers["summed"] = True
+    if h.lowered_at is not None:
+        numbers["loss_scale_lowered_at"] = h.lowered_at
     ratio = h.update_ratios.median
     return numbers | ({"usual_update_ratio": ratio} if math.isfinite(ratio) else {})
 

@@ -31,6 +31,10 @@ class History:
         self.layer_names = [name for name in dict.fromkeys([*(order or []), *layers]) if name in layers]
         """In the order of execution."""
         self.attempts = self.skipped = self.streak = 0
+        self.calm, self.lowest_scale = 0, math.inf
+        """Updates since the last that was skipped, and the lowest loss scale."""
+        self.lowered_at: int | None = None
+        """The latest update that was skipped after a window of others, and took the loss scale below all before."""
         self.epochs, self.epoch = 0, 0
         """Those that updates are of, as far as known, and the latest."""
         self.empty = 0
@@ -108,6 +112,7 @@ class History:
             self.empty += 1
             self.first_empty = self.first_empty or line["attempt"]
             return
+        self.observe_scale(line)
         if line["update/skipped"]:
             self.streak += 1
         else:
@@ -118,6 +123,13 @@ class History:
         self.observe_norm(line)
         if layers and self.names:
             self.observe_layers(layers)
+
+    def observe_scale(self, line: dict[str, Any]) -> None:
+        """A scale that began too high comes down at first; one that was raised goes back to what it was."""
+        scale = line.get("amp/scale", math.inf)
+        if line["update/skipped"] and scale < self.lowest_scale and self.calm >= self.window:
+            self.lowered_at = line["attempt"]
+        self.calm, self.lowest_scale = 0 if line["update/skipped"] else self.calm + 1, min(self.lowest_scale, scale)
 
     def observe_applied(self, line: dict[str, Any]) -> None:
         """What an update that was applied did to the weights."""

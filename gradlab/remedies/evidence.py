@@ -53,6 +53,8 @@ class Evidence:
     """The usual part of the gradient that clipping leaves."""
     summed: bool = False
     """Whether the loss of a batch, or what the gradient is of, is the sum of its samples'."""
+    lowered: bool = False
+    """Whether fp16 overflowed late, at a loss scale that had long been right."""
     empty: float = 0.0
     """Share of the updates whose window held no target."""
     terms: Sequence[str] = ()
@@ -122,6 +124,7 @@ def evidence(run: RunRecord) -> Evidence:
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
         summed=bool((run.diagnosis.get("evidence") or {}).get("summed")),
+        lowered="loss_scale_lowered_at" in (run.diagnosis.get("evidence") or {}),
         empty=sum(bool(line.get("update/empty")) for line in run.updates) / max(len(run.updates), 1),
         terms=[name.removeprefix(TERM) for name in (run.updates[0] if run.updates else {}) if name.startswith(TERM)],
         skipped=len(run.updates) - len(applied),

@@ -168,7 +168,7 @@ def too_slow(e: Evidence, c: Config) -> Iterator[Proposal]:
     if not (e.found.get("not_learning", {}).get("slow") and e.usual_ratio >= SMALL_UPDATE):
         return
     factor, why = min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and evaluations fell to the last"
-    if factor >= HIGHER:
+    if factor >= HIGHER and not e.lowered:
         yield rate(e, c, factor, why)
     else:
         updates = {} if c.trainer.updates is None else {"trainer.updates": LONGER * c.trainer.updates}

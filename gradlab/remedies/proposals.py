@@ -294,4 +294,11 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
         *(WIDER if search else ()),
     )
     made = (proposal for maker in makers for proposal in maker(e, c))
-    return [each for each in made if each.remedy is not None or can_change(each.name, c)]
+    fits = (each for each in made if not (e.lowered and raises(each, c)))
+    return [each for each in fits if each.remedy is not None or can_change(each.name, c)]
+
+
+def raises(proposal: Proposal, c: Config) -> bool:
+    """Whether it makes the learning rate higher, by which fp16 overflows sooner."""
+    alone = proposal.remedy is not None and set(proposal.remedy.set) == {"optimizer.lr"}
+    return alone and proposal.remedy.set["optimizer.lr"] > c.optimizer.lr  # type: ignore[union-attr]

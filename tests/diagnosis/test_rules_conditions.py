@@ -98,6 +98,38 @@ def test_exploding_began_where_the_loss_was_lost_for_good(between: float, at: in
     assert next(f.began for f in verdict(lines, **FAILED).findings if f.code == "exploding") == at
 
 
+@pytest.mark.parametrize(
+    ("after", "at"), [([30.0, 29.0, 28.0], None), ([4e3, 4e4, 4e5], 4), ([math.inf] * 3, 4)], ids=str
+)
+def test_an_update_that_is_skipped_for_its_loss_scale_is_no_explosion(after: list[float], at: int | None) -> None:
+    """It is one where the updates after it are larger than usual, too, or the run ends with it."""
+    norms = [math.inf, 35.0, 34.0, math.inf, *after, math.nan]
+    lines = [line(i, 1.0, norm, not math.isfinite(norm)) for i, norm in enumerate(norms, 1)]
+    found = {f.code: f for f in verdict(lines, **FAILED).findings}
+    assert ("exploding" in found) == (at is not None) and (at is None or found["exploding"].began == at)
+
+
+def test_skipped_updates_after_a_norm_that_came_back_are_no_explosion() -> None:
+    """They tell nothing of the norm; those that follow upon a large one do not bring it back."""
+    for after, codes_of in ((1.0, False), (150.0, True)):
+        norms = [*ONES, 150.0, after, *[math.nan] * 30]
+        lines = [line(i, 1.0, norm, norm != norm) for i, norm in enumerate(norms, 1)]
+        assert ("exploding" in codes(lines, **FAILED)) == codes_of
+
+
+@pytest.mark.parametrize(
+    ("calm", "scales", "late"), [(25, (64.0, 32.0), True), (15, (64.0, 32.0), False), (25, (128.0, 64.0), False)]
+)
+def test_fp16_overflows_late_where_a_scale_that_had_been_right_is_lowered(
+    calm: int, scales: tuple[float, float], late: bool
+) -> None:
+    """Not while it comes down from where it began, nor where it goes back from where it was raised to."""
+    lines = [line(1, 1.0, math.inf, True, 64.0), *(line(i, 1.0, scale=scales[0]) for i in range(2, 2 + calm))]
+    lines += [line(2 + calm, 1.0, math.inf, True, scales[1]), *(line(i, 1.0, scale=32.0) for i in range(40, 90))]
+    told = verdict(lines).evidence
+    assert told.get("loss_scale_lowered_at") == (2 + calm if late else None)
+
+
 def test_exploding_needs_the_loss_to_be_lost() -> None:
     grown = ONES + [150.0] * 15
     assert "exploding" not in run([1.0] * 75, grown)

@@ -103,6 +103,16 @@ def test_a_rate_is_raised_no_further_than_the_largest_update_permits(largest: fl
     )
 
 
+@pytest.mark.parametrize("lowered", [True, False])
+def test_no_rate_is_raised_at_which_fp16_overflows_late(lowered: bool) -> None:
+    slow = Evidence("not_learning", {"not_learning": {"slow": True}}, attempts=150, planned=150, lowered=lowered)
+    for e in (replace(slow, ratios=[4e-4] * 5), Evidence("stalled", ratios=[1e-7] * 5, lowered=lowered)):
+        every = tries(e, *CUSTOM, "precision=fp16", search=True)
+        found = [t for t in every if [o.partition("=")[0] for o in t.overrides] == ["optimizer.lr"]]
+        assert any(value([t], "optimizer.lr") > 1e-3 for t in found) is not lowered
+    assert ("trainer.epochs" in str(tries(replace(slow, ratios=[4e-4] * 5), *CUSTOM)[0].overrides)) is lowered
+
+
 def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
     norms = [1.0] * 59 + [100.0] * 60 + [1e3]
     lines = [made.line(i, 1.0) | {"grad/norm": norm} for i, norm in enumerate(norms, 1)]

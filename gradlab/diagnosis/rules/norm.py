@@ -26,7 +26,9 @@ class Exploding(Rule):
     What is usual is the median of the norms before; no number is large by itself, as the norm of a loss that is summed
     over a batch is large throughout. It began where that was left for good, or from where on the loss has not come
     back. Where the first updates fail already there is none: then it is how far the first gradient has moved the
-    weights, or that numbers which had grown large overflow, of samples on which the initial weights do not.
+    weights, or that numbers which had grown large overflow, of samples on which the initial weights do not. Where the
+    first update that is applied after skipped ones has a usual norm, they were skipped for a loss scale that was too
+    large for their type.
 
     It is information where the norm came back, and has left the weights many times their size.
     """
@@ -60,6 +62,7 @@ class Exploding(Rule):
         self.highest = (0.0, 0, math.nan)  # the largest norm that left the usual one, its update, and the usual one
         self.moved = 0.0  # the largest of the updates before it began, of those that were measured
         self.at: int | None = None
+        self.held = False  # whether all updates since then were skipped
         self.times = 0  # that it was left
         self.usual = math.nan  # before it was left
         self.known: list[float] = []  # the norms then
@@ -75,26 +78,40 @@ class Exploding(Rule):
         if not self.first:
             self.first = line
             self.layers = [n for n, has in zip(history.layers, history.reached, strict=True) if has and layers]
-        if math.isnan(norm):
-            return
         if self.at is None:
-            known = history.norms.without(norm)  # those before
-            factor = self.growth if len(known) >= history.window else self.growth**2
-            if known and norm > factor * median(known):
-                self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
-                self.times += 1
-                self.left = norm
-                self.before, self.known = history.loss_late, known
-                self.highest = max(self.highest, (norm, line["attempt"], self.usual))
-            else:
-                self.moved = max(self.moved, line.get("update/ratio", 0.0))
+            if not math.isnan(norm):
+                self.leave(line, history)
             return
-        self.reached = max(self.reached, norm)
-        self.highest = max(self.highest, (norm, line["attempt"], self.usual))
-        self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
+        usual = norm <= self.growth * self.usual
+        if self.held and usual and not line["update/skipped"]:
+            self.at, self.times = None, self.times - 1
+            return
+        self.held &= bool(line["update/skipped"])
+        if math.isnan(norm):  # it may have been usual, as those before it
+            self.calm += self.calm > 0
+        else:
+            self.calm = self.calm + 1 if usual else 0
+            self.reach(line)
         least = max((self.lost - 1) * abs(self.before), 0.1 * abs(history.loss_early))  # a tiny loss may double
         if self.calm >= history.window and not history.loss_late > self.before + least:
             self.at = None  # a spike that the run survived
+
+    def leave(self, line: dict[str, Any], history: History) -> None:
+        """Whether this norm leaves the usual ones, and what they were."""
+        norm, known = line["grad/norm"], history.norms.without(line["grad/norm"])  # those before
+        factor = self.growth if len(known) >= history.window else self.growth**2
+        if not (known and norm > factor * median(known)):
+            self.moved = max(self.moved, line.get("update/ratio", 0.0))
+            return
+        self.at, self.usual, self.held = line["attempt"], median(known), bool(line["update/skipped"])
+        self.before, self.known, self.left, self.reached = history.loss_late, known, norm, norm
+        self.calm, self.times = 0, self.times + 1
+        self.reach(line)
+
+    def reach(self, line: dict[str, Any]) -> None:
+        self.reached = max(self.reached, norm := line["grad/norm"])
+        if norm < math.inf:
+            self.highest = max(self.highest, (norm, line["attempt"], self.usual))
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history

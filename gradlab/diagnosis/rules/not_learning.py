@@ -18,6 +18,8 @@ from gradlab.diagnosis.wording import best_evaluation, judged_by, progress, with
 
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
+SHORT = "the run is too short"
+"""The same of a run whose updates fp16 does not hold as it is."""
 EVALUATIONS = 5
 """Evaluations from which on their course says something."""
 GONE = 1e-6
@@ -194,7 +196,7 @@ class NotLearning(Rule):
         targets = ["targets whose mean or size is far from that of the outputs"] * (not classes)
         targets += ["classes whose shares are far from those that the outputs begin with"] * shares
         initial = [] if run.ordinary["the initial weights"] else ["initial weights that are too large"]
-        found.causes = [*targets, *initial, SLOW]
+        found.causes = [*targets, *initial, SHORT if run.history.lowered_at else SLOW]
         return found
 
     def caused(self, run: FinishedRun, found: Finding) -> Finding:
@@ -246,12 +248,13 @@ class NotLearning(Rule):
                 f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
             )
         elif follows(run):
-            found.causes = [SLOW]
+            found.causes = [SHORT if h.lowered_at else SLOW]
             found.evidence["slow"] = True
             found.sentence += "; the evaluations fell to the last, below their constant answer: something is learnt"
+            found.sentence += f"; fp16 overflowed as late as update {h.lowered_at}" * bool(h.lowered_at)
         elif usual == usual:
             still = run.steady and run.constant is not None and h.end[0] > run.constant
-            found.causes = [*([SLOW] if still else []), *others]
+            found.causes = [*([SHORT if h.lowered_at else SLOW] if still else []), *others]
             if gap := training_alone(run):
                 of = "its last losses are further above a constant answer's than the last evaluation"
                 found.causes = [f"what only training does, as dropout: {of}, by {gap:.2g}", *found.causes]

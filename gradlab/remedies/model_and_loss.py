@@ -116,6 +116,7 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
     if form is not None:
         why = f"{o.failure} in {o.place}" if o.undefined and o.place else "it is the first that is not finite"
+        why += ": no field of the configuration keeps what it divides by from zero" * (o.by_zero and not o.derivative)
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", why)
 
 

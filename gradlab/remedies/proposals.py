@@ -147,8 +147,9 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
-    if o is not None and o.undefined and o.derivative and not excess(e) > TOO_FAR:
-        yield from stable_loss(e, c)  # of a number at which it has no derivative, whatever the rate
+    if o is not None and (o.by_zero or (o.undefined and o.derivative)) and not excess(e) > TOO_FAR:
+        yield from stable_loss(e, c)  # of a number at which it has no result or derivative, whatever the rate
+        yield from wider(e, c)
         return
     if excess(e) > 3 and own:
         makers.append(lower_rate)

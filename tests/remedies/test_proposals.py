@@ -432,6 +432,23 @@ def test_a_derivative_that_does_not_exist_is_not_a_matter_of_the_rate(largest: f
     )
 
 
+@pytest.mark.parametrize(
+    ("failure", "largest", "rates"),
+    [("a division by zero", 0.018, False), ("a division by zero", 0.5, True), ("log of 0", 0.018, True)],
+)
+def test_no_rate_keeps_a_divisor_from_zero_that_ordinary_updates_made(
+    failure: str, largest: float, rates: bool
+) -> None:
+    o = Overflow("loss", "", "", operation="log" if "log" in failure else "div", failure=failure)
+    e = Evidence("nan_loss", ratios=[largest], norms=[1.0], overflow=o, failed_at=2, planned=400)
+    for given in (("loss=custom", "loss.target=nets:relative"), ("loss=unstable",)):
+        found = tries(e, *CUSTOM, *given)
+        assert any("optimizer.lr" in str(t.overrides) for t in found) is rates
+        assert found[0].lines or found[0].overrides == ["loss.stable=true"]
+    half = tries(e, *CUSTOM, "loss=custom", "loss.target=nets:relative", "precision=fp16")
+    assert any("precision=bf16" in t.overrides for t in half), "fp16 makes zeros of small divisors"
+
+
 @pytest.mark.parametrize("noise", [{}, {"noise": 7.0}])
 def test_noise_that_drowns_gradients_is_taken_away(noise: dict[str, float]) -> None:
     found = tries(Evidence("exploding", {"exploding": noise}, planned=100), *CUSTOM, "noise=gaussian")

@@ -124,6 +124,11 @@ class Overflow:
         return self.failure != "overflow"
 
     @property
+    def by_zero(self) -> bool:
+        """Whether it divided by zero."""
+        return "0/0" in self.failure or "division by zero" in self.failure
+
+    @property
     def within(self) -> bool:
         """Whether the type could hold the result, and not what it is computed by, as the squares of a norm."""
         known = self.output_max is not None and self.limit is not None

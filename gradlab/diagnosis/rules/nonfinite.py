@@ -227,8 +227,7 @@ class NaNForward(NonFinite):
         divided, positive, masked = self.causes
         if "softmax" in o.place:
             return [masked]
-        by_zero = "0/0" in o.failure or "division" in o.failure
-        return [divided] if by_zero else [positive] if o.failure.startswith(("log of", "sqrt of")) else []
+        return [divided] if o.by_zero else [positive] if o.failure.startswith(("log of", "sqrt of")) else []
 
     @staticmethod
     def too_large(run: FinishedRun) -> list[str]:

@@ -49,7 +49,8 @@ class Observed:
 
     def header(self) -> dict[str, list[Any]]:
         """The first line of layers.jsonl: its columns with their shapes, and the layers in the order of execution."""
-        hooked = {"modules": self.modules, "recurrent": self.recurrent}
+        relus = [n for n in self.recurrent if getattr(self.model.get_submodule(n), "nonlinearity", "") == "relu"]
+        hooked = {"modules": self.modules, "recurrent": self.recurrent, "relus": relus}
         columns: dict[str, list[Any]] = {
             "names": self.names,
             "shapes": [list(p.shape) for p in self.dtensors or self.params],

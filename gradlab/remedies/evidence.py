@@ -68,6 +68,8 @@ class Evidence:
     PyTorch's own."""
     recurrent: frozenset[str] = frozenset()
     """Weights that a recurrent module applies to its own state, at every time step."""
+    of_relus: frozenset[str] = frozenset()
+    """Of these, whose state is what ReLUs leave of it."""
     biases: Mapping[str, float] = field(default_factory=dict)
     """Root mean square of each bias at the first update; PyTorch's own are below 1 / the root of the fan-in."""
     last_bias: str = ""
@@ -131,7 +133,8 @@ def evidence(run: RunRecord) -> Evidence:
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,
         sizes=sizes,
-        recurrent=frozenset(recurrent_weights(sizes, run.layer_header.get("recurrent") or ())),
+        recurrent=frozenset(recurrent_weights(sizes, run.layer_header["recurrent"])),
+        of_relus=frozenset(recurrent_weights(sizes, run.layer_header["relus"])),
         biases=biases,
         last_bias=".".join([*run.layer_header["order"][-1:], "bias"]),
         faintest=faintest(run),

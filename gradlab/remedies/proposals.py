@@ -79,7 +79,7 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
 
     The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
     """
-    halved = getattr(c.model, "activation", "") == "relu"  # at every layer, whatever the weights keep
+    halved = "relu" in (getattr(c.model, name, "") for name in ("activation", "nonlinearity"))  # whatever weights keep
     at_once = not e.steady and 1.5 < excess(e) <= AT_ONCE
     by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
     first = [lower_rate, clip_norm] if by_rate else []

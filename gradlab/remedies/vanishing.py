@@ -8,7 +8,7 @@ from gradlab.config.schema import Config
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import adaptive, rate_that_took
-from gradlab.remedies.model_and_loss import initial_sizes
+from gradlab.remedies.model_and_loss import identity, initial_sizes
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
 
 
@@ -17,7 +17,7 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     found = e.found.get("vanishing", {})
     paths = (structural("relu+he_init", "residual", "batch_norm"), adaptive, depth)  # layer norm has not been enough
     if "late_to_early_time" in found:
-        makers: tuple[Maker, ...] = (structural("gated"), time_steps)
+        makers: tuple[Maker, ...] = (structural("gated"), identity, time_steps)
     elif found.get("at_first", True):
         makers = (initial_sizes, *paths)
     else:

@@ -174,8 +174,8 @@ class RunRecord(FolderFiles):
 
     @cached_property
     def layer_header(self) -> dict[str, Any]:
-        """The first line of layers.jsonl: `names` of parameters, `order` of layers, `modules`, `recurrent`."""
-        empty: dict[str, Any] = {"names": [], "order": [], "modules": [], "recurrent": []}
+        """The first line of layers.jsonl: `names` of parameters, `order` of layers, `modules`; `recurrent`, `relus`."""
+        empty: dict[str, Any] = {"names": [], "order": [], "modules": [], "recurrent": [], "relus": []}
         return empty | next((line for line in self.layer_lines if "names" in line), {})
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import made
 import pytest
@@ -12,7 +13,8 @@ from helpers import composed
 from gradlab.config.schema import Config, to_config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
-from gradlab.measure.record import summed
+from gradlab.measure.monitor import Summary
+from gradlab.measure.record import Observed, summed
 from gradlab.remedies.candidates import SHOWN, Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence, recurrent_weights
 from gradlab.runs.record import RunRecord
@@ -512,6 +514,28 @@ def test_weights_that_are_applied_at_every_step_are_not_to_stretch(size: float, 
     assert recurrent_weights(sizes, ["rnn"]) == ["rnn.weight_hh_l0"] and not recurrent_weights(sizes, ["other", ""])
     e = Evidence("exploding", ratios=[0.05] * 5, sizes=sizes, recurrent=frozenset(recurrent_weights(sizes, ["rnn"])))
     assert ("scale the initial rnn.weight_hh_l0 by 0.5" in [t.lines for t in tries(e, *CUSTOM)]) == scaled
+
+
+@pytest.mark.parametrize(("size", "offered"), [(2.4, True), (0.58, False)])
+@pytest.mark.parametrize("sgd", [True, False])
+def test_a_recurrence_of_relus_is_to_begin_as_the_identity(size: float, offered: bool, sgd: bool) -> None:
+    """Where it stretches the state; and where it shrinks it, if that is what was found."""
+    sizes, weights = {"rnn.weight_hh_l0": size, "out.weight": 0.58}, frozenset(["rnn.weight_hh_l0"])
+    known: dict[str, Any] = {"sizes": sizes, "recurrent": weights, "of_relus": weights, "planned": 500}
+    given = (*CUSTOM, "optimizer=sgd") if sgd else CUSTOM
+    told = [t.lines for t in tries(Evidence("exploding", ratios=[0.05] * 5, **known), *given) if "rnn" in t.lines]
+    assert [("eye_" in each, "adamw" in each) for each in told] == ([(True, sgd)] if offered else [])
+    found = {"vanishing": {"late_to_early_time": 1e6}}
+    assert any("eye_" in t.lines for t in tries(Evidence("vanishing", found, **known), *given))
+    known["sizes"] = sizes | {"rnn.weight_hh_l0": 1.0}
+    assert not any("eye_" in t.lines for t in tries(Evidence("vanishing", found, **known), *given))
+
+
+def test_relus_are_told_from_other_recurrences() -> None:
+    for kind, named in (({"nonlinearity": "relu"}, ["rnn"]), ({}, [])):
+        model = torch.nn.ModuleDict({"rnn": torch.nn.RNN(2, 3, **kind), "lstm": torch.nn.LSTM(2, 3)})
+        header = Observed(Summary(), model, [], [], ["rnn", "lstm"]).header()
+        assert header["recurrent"] == ["rnn", "lstm"] and header["relus"] == named
 
 
 def test_targets_of_wild_scale_are_to_be_scaled_before_all() -> None:

@@ -130,7 +130,7 @@ def test_targets_are_not_doubted_where_evaluations_follow_the_training_losses(
     found = creeping(ratio, evaluations)
     by_steps = ratio < 1e-4  # and the loss falls from quarter to quarter
     assert any("targets" in cause for cause in found.causes) == (not slow and not by_steps)
-    assert ("slow" in found.evidence) == (slow or by_steps) and ("something is learnt" in found.sentence) == (
+    assert ("slow" in found.evidence) == (slow or by_steps) and ("too little yet" in found.sentence) == (
         slow and not by_steps
     )
 

@@ -14,7 +14,7 @@ from gradlab.diagnosis.history import History
 from gradlab.diagnosis.initial_sizes import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
-from gradlab.diagnosis.wording import best_evaluation, judged_by, progress, without_largest
+from gradlab.diagnosis.wording import best_evaluation, gain_of, judged_by, progress, without_largest
 
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
@@ -250,7 +250,11 @@ class NotLearning(Rule):
         elif follows(run):
             found.causes = [SHORT if h.lowered_at else SLOW]
             found.evidence["slow"] = True
-            found.sentence += "; the evaluations fell to the last, below their constant answer: something is learnt"
+            gain = gain_of([*filter(math.isfinite, h.evaluations)][-1], run.eval_constant or 0.0)
+            found.sentence += (
+                f"; the evaluations fell to the last, to {gain:.1%} below their constant answer: too little yet"
+            )
+            found.sentence += " to count as learnt"
             found.sentence += f"; fp16 overflowed as late as update {h.lowered_at}" * bool(h.lowered_at)
         elif usual == usual:
             still = run.steady and run.constant is not None and h.end[0] > run.constant

@@ -18,7 +18,7 @@ FEW = 20
 
 
 def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
-    """Raise `Invalid` for a set that cannot be trained on; warn if its inputs are all the same.
+    """Raise `Invalid` for sets that cannot be trained on, of all their faults; warn if inputs are all the same.
 
     ignore_index: a target that the loss does not count, besides -100.
     """
@@ -33,15 +33,19 @@ def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
     require(batch_size <= samples, "batch_size", batch_size, allowed)
     if streamed(splits.train):
         return  # each batch is checked as it is read
-    constant = check_split(splits.train, splits.spec, splits.name, "training", ignore_index)
+    said, leaves_out, constant = checked(splits.train, splits.spec, "training", ignore_index)
+    if splits.test is not None and len(splits.test):
+        of_test, _, _ = checked(splits.test, splits.spec, "test", ignore_index)
+        said += of_test
+        leaves_out *= not of_test  # which is of the training set alone
+    if said:
+        raise Invalid("", splits.name, "; ".join([*said, *filter(None, [leaves_out])]))
     if constant:
         warnings.warn(f"data={splits.name}: all training inputs are the same number", stacklevel=2)
-    if splits.test is not None and len(splits.test):
-        check_split(splits.test, splits.spec, splits.name, "test", ignore_index)
 
 
-def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: int) -> bool:
-    """Raise `Invalid` for faulty samples; return whether all inputs are the same number."""
+def checked(split: Split, spec: Spec, part: str, ignore_index: int) -> tuple[list[str], str, bool]:
+    """What is wrong with samples of a set, what leaves them out, if they are few, and whether all inputs are alike."""
     found: list[torch.Tensor] = []  # (faults, n) bool a chunk
     low, high = [], []
     for inputs, targets in pieces(split):
@@ -57,16 +61,14 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
         "targets hold NaN or Inf",
         f"targets are out of [0, {spec.outputs})",
     )
-    for faulty, which, what in zip(bad.any(1).tolist(), bad, message, strict=True):
-        if faulty:
-            index, every = places(split, which), places(split, bad.any(0))
-            said = f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}"
-            if part == "training" and not isinstance(split, TokenSplit) and len(every) <= min(FEW, bad.shape[1] // 10):
-                out = {*range(len(split.whole))} - {*split.kept.tolist()} if isinstance(split, Remaining) else set()
-                listed = ",".join(map(str, sorted({*out, *every})))
-                said += f"; data.without=[{listed}] leaves {'them' if len(every) > 1 else 'it'} out"
-            raise Invalid("", name, said)
-    return bool(torch.stack(low).min() == torch.stack(high).max())
+    each = [(places(split, which), what) for which, what in zip(bad, message, strict=True) if which.any()]
+    said = [f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}" for index, what in each]
+    every, leaves_out = places(split, bad.any(0)), ""
+    if every and not isinstance(split, TokenSplit) and len(every) <= min(FEW, bad.shape[1] // 10):
+        out = {*range(len(split.whole))} - {*split.kept.tolist()} if isinstance(split, Remaining) else set()
+        listed = ",".join(map(str, sorted({*out, *every})))
+        leaves_out = f"data.without=[{listed}] leaves {'them' if len(every) > 1 else 'it'} out"
+    return said, leaves_out, bool(torch.stack(low).min() == torch.stack(high).max())
 
 
 def places(split: Split, which: torch.Tensor) -> list[int]:

@@ -488,6 +488,10 @@ def faulty(change: str) -> Splits:
         y = y[:-1]
     if change == "constant":
         x[:] = 2.5
+    if change == "both":
+        x[0], y[1], test = float("nan"), 4, torch.randn(5, 3)
+        test[3] = float("inf")
+        return Splits(TensorSplit(x, y), TensorSplit(test, y[:5].clamp(max=3)), VECTORS, "mine")
     if change == "test":
         return Splits(TensorSplit(x, y), TensorSplit(x[:5], y[:5] + 1), VECTORS, "mine")
     if change == "empty":
@@ -509,6 +513,12 @@ def faulty(change: str) -> Splits:
             "data.without=[77,8999] leaves them out",
         ),
         ("test", "=mine: 1 of 5 test targets are out of [0, 4), the first at index 3"),
+        (
+            "both",
+            "=mine: 1 of 9000 training inputs hold NaN or Inf, the first at index 0; "
+            "1 of 9000 training targets are out of [0, 4), the first at index 1; "
+            "1 of 5 test inputs hold NaN or Inf, the first at index 3",
+        ),
         ("lengths", "=mine: has 9000 training inputs but 8999 targets"),
         ("empty", "=mine: the training set is empty"),
     ],

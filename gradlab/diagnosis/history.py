@@ -77,6 +77,8 @@ class History:
         """Whether it is known, as where targets are classes."""
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
+        self.from_zero = 0
+        """Updates of weights that were all zero: their size beside these is infinite."""
         self.weights: list[float] = []
         """Norms of all weights, the first and the last one that was recorded."""
         self.grad_to_weight_ratios = Samples()
@@ -140,6 +142,7 @@ class History:
         self.coefficients.add(coefficient)
         if math.isfinite(ratio := line.get("update/ratio", math.nan)):
             self.update_ratios.add(ratio)
+        self.from_zero += ratio == math.inf
         if weights := line.get("param/norm", 0.0):
             self.weights = [*self.weights[:1], weights]
             self.grad_to_weight_ratios.add(line["grad/norm"] * coefficient / weights)

@@ -16,15 +16,19 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{min(max(share, 0.001), 0.999):.1%}"
 
 
-def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
-    """How far the updates that were measured moved the weights, or would have at the full rate; not all of them are."""
+def moves(usual: float, largest: float, count: int, measured: int, full: bool = False) -> str:
+    """How far updates moved the weights, or would have at the full rate.
+
+    count: of these updates, of so many measured, not all of a run; the others moved nothing, or weights of zero.
+    """
     at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
-    if count == 1:
+    if count == measured == 1:
         return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
-    said = (
-        f"{at}the {count} updates that were measured {moved} the weights by {usual:.2g} times their norm in the median"
-    )
-    return f"{said}, and by {largest:.2g} at most"
+    of, weights = f"the {measured} updates that were measured", "the weights"
+    if count < measured:
+        of, weights = f"of {of} {count}", "weights that were not zero,"
+    said = f"{at}{of} {moved} {weights} by {usual:.2g} times their norm"
+    return said + f" in the median, and by {largest:.2g} at most" * (count > 1)
 
 
 def without_largest(history: History) -> str:

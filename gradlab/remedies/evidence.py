@@ -36,7 +36,9 @@ class Evidence:
     failed_at: int | None = None
     """The first update of the failure that ended the run."""
     ratios: Sequence[float] = ()
-    """Norm of an update over that of the weights."""
+    """Norm of an update over that of the weights, where it is finite and not zero."""
+    measured: int = 0
+    """Updates of which it is known, finite or not."""
     rate: float = 1.0
     """The usual learning rate over the full one."""
     weights: float = math.nan
@@ -118,6 +120,7 @@ def evidence(run: RunRecord) -> Evidence:
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         failed_at=at,
         ratios=[r for line in lines if (r := at_full_rate(line, rate)) > 0],
+        measured=sum(not math.isnan(line.get("update/ratio", math.nan)) for line in lines),
         rate=statistics.median(rates) if rates else 1.0,
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
         norms=norms,

@@ -67,7 +67,7 @@ def scheduled(c: Config) -> bool:
 
 def moved(e: Evidence, c: Config) -> str:
     """How far updates moved the weights."""
-    return moves(e.usual_ratio, e.largest_ratio, len(e.ratios), scheduled(c))
+    return moves(e.usual_ratio, e.largest_ratio, len(e.ratios), max(e.measured, len(e.ratios)), scheduled(c))
 
 
 def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
@@ -227,7 +227,7 @@ def other_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.ratios and e.ratios[0] / updates > LARGE_UPDATE:  # the first update would still be too large
         return
     large = bool(e.ratios) and e.ratios[0] > LARGE_UPDATE  # else it is no reason
-    first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if large else ""
+    first = moves(e.ratios[0], e.ratios[0], 1, 1, scheduled(c)).replace("the one", "the first") if large else ""
     why = ": ".join(filter(None, (first, f"the rate rises over the first {updates} updates")))
     if isinstance(c.schedule, Constant):
         yield setting("schedule=warmup", why, {"schedule": "warmup", "schedule.warmup": updates})

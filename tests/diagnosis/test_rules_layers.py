@@ -161,6 +161,9 @@ def test_large_updates_are_a_fault_only_where_they_are_usual_and_the_run_is_lost
     told = {f.code: f.sentence for f in diagnose(stream).findings}["update_too_large"]
     measured = "the 100 updates that were measured moved the weights by 0.01 times their norm in the median"
     assert told == f"{measured}, and by 0.5 at most", "weights that are lost have none"
+    stream.observe(line(300, 2.0) | {"update/ratio": math.inf})
+    told = {f.code: f.sentence for f in diagnose(stream).findings}["update_too_large"]
+    assert told.startswith("of the 101 updates that were measured 100 moved weights that were not zero, by 0.01 times")
 
 
 def test_a_live_lock_is_of_skipped_updates_in_a_row() -> None:

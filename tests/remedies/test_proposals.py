@@ -1,5 +1,6 @@
 """What is suggested, from what was measured: each maker on both sides of its measurement."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from helpers import composed
 
 from gradlab.config.schema import Config, to_config
-from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO, update_advice
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.measure.monitor import Summary
 from gradlab.measure.record import Observed, summed
@@ -113,6 +114,19 @@ def test_no_rate_is_raised_at_which_fp16_overflows_late(lowered: bool) -> None:
         found = [t for t in every if [o.partition("=")[0] for o in t.overrides] == ["optimizer.lr"]]
         assert any(value([t], "optimizer.lr") > 1e-3 for t in found) is not lowered
     assert ("trainer.epochs" in str(tries(replace(slow, ratios=[4e-4] * 5), *CUSTOM)[0].overrides)) is lowered
+
+
+@pytest.mark.parametrize(
+    ("first", "of"), [(math.inf, "of the 4 updates that were measured 3"), (0.02, "the 4 updates")]
+)
+def test_the_updates_that_were_measured_are_counted_where_the_weights_began_at_zero(
+    tmp_path: Path, first: float, of: str
+) -> None:
+    steps = [made.line(i, 1.0, **{"update/ratio": 0.02 if i else first}) for i in range(4)]
+    e = evidence(RunRecord(made.run(tmp_path / "run", steps, made.diagnosis("diverged", ill=True))))
+    assert tries(e, *CUSTOM)[0].why.startswith(f"{of} ")
+    said = update_advice([line["update/ratio"] for line in steps], 1.0).rests_on
+    assert said.endswith("3 of the 4 updates that were measured" if first == math.inf else "of 4 updates")
 
 
 def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:

@@ -76,7 +76,10 @@ def update_advice(
         says, rate = f"{updates} are small as clipping leaves {clipped:.2g} of the gradient: loosen it first", math.nan
     else:
         says = f"raise it: {updates} are under {low:g}; typical is {TYPICAL_RATIO:g}{again}"
-    rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {len(usable)} updates"
+    of = f"{len(usable)} updates"
+    if len(usable) < len(ratios):
+        of = f"{len(usable)} of the {len(ratios)} updates that were measured"
+    rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {of}"
     return Advice("lr", says, f"optimizer.lr={rate:g}" if rate == rate else None, rests, {"ratio": usual})
 
 

@@ -96,7 +96,7 @@ def identity(e: Evidence, c: Config) -> Iterator[Proposal]:
 
     Of other weights each step keeps sqrt(1/2) of the gradient for each 1 / sqrt(fan-in), in the mean alone: at
     sqrt(2) it grew or shrank by 1e3 over 60 steps of 24 units, and orthogonal ones lost all of it. Through the
-    identity it comes whole, and adds up over the steps: a step of SGD then moves too far, or one that clips too little.
+    identity it comes whole, and that of all steps adds up: of SGD, a step is then too large.
     """
     if names := [name for name in e.sizes if name in e.of_relus and abs(e.sizes[name] - 1) > 0.01]:
         those = f"begin with {listed(names)} as the identity (torch.nn.init.eye_)"

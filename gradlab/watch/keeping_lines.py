@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.making_lines import WEIGHTS, calls_of, handing_function
-from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, parsed, user_frames, walk
+from gradlab.watch.source_lines import LOOPS, encloses, line, name_of, nodes_of, user_frames, walk
 
 ADDS = {"append", "appendleft", "extend", "insert", "add"}
 
@@ -24,7 +24,7 @@ def keeping_line(site: CallSite | None) -> CallSite | None:
     and has but one call, that. site: of the loss's backward pass."""
     codes = {frame.f_code.co_filename: frame.f_code for frame in user_frames()}
     names = {name for f in user_frames() for key, each in f.f_locals.items() for name in keepers(key, each)}
-    found = {(code, number) for code in codes.values() for number in additions(parsed(code), names)}
+    found = {(code, number) for code in codes.values() for number in additions(nodes_of(code), names)}
     if len(found) != 1:
         return None
     kept = found.pop()
@@ -47,12 +47,11 @@ def keepers(key: str, value: Any, depth: int = 2) -> Iterator[str]:
                 yield from keepers(name, each, depth - 1)
 
 
-def additions(tree: ast.AST, names: set[str]) -> Iterator[int]:
+def additions(nodes: Sequence[Any], names: set[str]) -> Iterator[int]:
     """Lines of statements in loops or functions that add to them. A number that a loop assigns in each round is none
     that is carried on."""
-    nodes = list(ast.walk(tree)) if names else []
     loops = [n for n in nodes if isinstance(n, LOOPS)]
-    for node in nodes:
+    for node in nodes if names else ():
         if isinstance(node, ast.Call) and name_of(node) in ADDS and isinstance(node.func, ast.Attribute):
             if last_name(node.func.value) in names:
                 yield node.lineno

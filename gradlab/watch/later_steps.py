@@ -15,7 +15,7 @@ from gradlab.watch.source_lines import (
     FUNCTIONS,
     encloses,
     is_never_called,
-    parsed_file,
+    nodes_in,
     user_frames,
     value_of,
     words_of,
@@ -33,7 +33,7 @@ def may_be_stepped(schedule: Any, sites: Sequence[CallSite | None]) -> bool:
         names |= {**frame.f_globals, **frame.f_locals}
     lines = {(site[0].co_filename, site[1]) for site in sites if site is not None}
     files = [file for file, kind in ORIGINS.items() if kind == USER]
-    nodes: list[tuple[str, Any]] = [(file, node) for file in files for node in ast.walk(parsed_file(file))]
+    nodes: list[tuple[str, Any]] = [(file, node) for file in files for node in nodes_in(file)]
     calls = [(file, node) for file, node in nodes if may_step(node, names)]
     known = {owner_name(node) for file, node in calls if (file, node.lineno) in lines} | {"self"}
     others = [(file, node) for file, node in calls if owner_name(node) not in known]

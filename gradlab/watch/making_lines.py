@@ -20,7 +20,7 @@ from gradlab.watch.source_lines import (
     encloses,
     line,
     name_of,
-    parsed,
+    nodes_of,
     statements,
     user_frames,
     value_of,
@@ -100,7 +100,7 @@ def number_at(number: float, found: Violation) -> Violation:
     name, site, detail, *since = found
     if site is None:
         return found
-    lines = {n.lineno for n in ast.walk(parsed(site[0])) if isinstance(n, ast.Constant) and n.value == number}
+    lines = {n.lineno for n in nodes_of(site[0]) if isinstance(n, ast.Constant) and n.value == number}
     place = "" if site[1] in lines else f"; it is given at {format_site(site)}"
     return (name, (site[0], lines.pop()), detail + place, *since) if len(lines) == 1 else found  # type: ignore[return-value]
 
@@ -108,7 +108,7 @@ def number_at(number: float, found: Violation) -> Violation:
 def place_in(site: CallSite, thing: Any) -> int | None:
     """Where something stands in what the call at a line returns, if that is assigned to several names."""
     names = held_by(thing, variables=True)
-    for node in ast.walk(parsed(site[0])):
+    for node in nodes_of(site[0]):
         if isinstance(node, ast.Assign) and node.value.lineno == site[1] and isinstance(node.targets[0], ast.Tuple):
             elements = [getattr(each, "attr", getattr(each, "id", "")) for each in node.targets[0].elts]
             return next((i for i, each in enumerate(elements) if each in names), None)
@@ -118,9 +118,9 @@ def place_in(site: CallSite, thing: Any) -> int | None:
 def line_inside(files: list[CodeType], site: CallSite, kind: str, place: int | None) -> CallSite | None:
     """Of a call, at a line, of a function in these files: the only call in it of a class of this name, or the only one
     whose result it returns. place: of what it returns several of."""
-    calls = [n for n in ast.walk(parsed(site[0])) if isinstance(n, ast.Call) and n.lineno == site[1]]
+    calls = [n for n in nodes_of(site[0]) if isinstance(n, ast.Call) and n.lineno == site[1]]
     names = {name_of(call) for call in calls} - {kind}
-    found = [(c, n) for c in files for n in ast.walk(parsed(c)) if isinstance(n, FUNCTIONS) and n.name in names]
+    found = [(c, n) for c in files for n in nodes_of(c) if isinstance(n, FUNCTIONS) and n.name in names]
     if len(found) != 1:
         return None
     code, nodes = found[0][0], list(walk(found[0][1].body))
@@ -140,7 +140,7 @@ def files_of(*sites: CallSite | None) -> list[CodeType]:
 
 
 def calls_of(files: list[CodeType], name: str) -> list[tuple[CodeType, ast.Call]]:
-    nodes = [(code, node) for code in files for node in ast.walk(parsed(code)) if isinstance(node, ast.Call)]
+    nodes = [(code, node) for code in files for node in nodes_of(code) if isinstance(node, ast.Call)]
     return [(c, node) for c, node in nodes if name_of(node) == name]
 
 
@@ -177,7 +177,7 @@ def attribute_line(owner: Any, name: str) -> CallSite | None:
         code = getattr(vars(kind).get("__init__"), "__code__", None)
         if code is None or origin(code.co_filename) != USER:
             continue
-        classes = [n for n in ast.walk(parsed(code)) if isinstance(n, ast.ClassDef) and n.name == kind.__name__]
+        classes = [n for n in nodes_of(code) if isinstance(n, ast.ClassDef) and n.name == kind.__name__]
         nodes = [n for each in classes for n in ast.walk(each) if isinstance(n, (ast.Assign, ast.AnnAssign))]
         targets = [(n, t) for n in nodes for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
         found = [line(n) for n, t in targets if any(getattr(each, "attr", "") == name for each in ast.walk(t))]
@@ -228,7 +228,7 @@ def keys_to(thing: Any, owner: Any, depth: int) -> Iterator[str]:
 def made(files: list[CodeType], names: set[str]) -> Iterator[tuple[str, CodeType, Any]]:
     """Calls that are assigned to attributes or keys of these names."""
     for code in files if names else ():
-        for node in ast.walk(parsed(code)):
+        for node in nodes_of(code):
             for target, value in assigned_in(node):
                 key = getattr(target, "slice", target)
                 name = getattr(target, "attr", getattr(key, "value", None))
@@ -272,7 +272,7 @@ def asked_for(call: ast.Call, part: Part) -> list[Any]:
 def handing_function(site: CallSite, part: Part) -> str:
     """The name by which the function around a call is called, if this part of what the call is given are its own
     parameters, not computed in it; a lambda's, or a function's in it, are what these read. Empty otherwise."""
-    nodes: list[Any] = list(ast.walk(parsed(site[0])))
+    nodes = nodes_of(site[0])
     around = [n for n in nodes if isinstance(n, FUNCTIONS) and n.lineno <= site[1] <= (n.end_lineno or 0)]
     calls = [n for n in nodes if isinstance(n, ast.Call) and n.lineno == site[1]]
     if not around or not calls:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradlab.watch.call_site import LIBRARY, USER, CallSite, call_site, origin
-from gradlab.watch.source_lines import name_of, parsed_file, statements, walk
+from gradlab.watch.source_lines import name_of, nodes_in, statements, walk
 from gradlab.watch.variable_calls import up_to_variable
 
 CALLS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"}
@@ -66,7 +66,7 @@ def deciding_site(stack: tuple[CallSite, ...]) -> CallSite | None:
 def writing_line(site: CallSite | None, writes: Callable[[Any], bool]) -> CallSite | None:
     """The only line in a file that writes to gradients in such a way; that of the only call of its function, if that
     does nothing else. None where there are none, or several."""
-    nodes: list[Any] = list(ast.walk(parsed_file(site[0].co_filename))) if site is not None else []
+    nodes = nodes_in(site[0].co_filename) if site is not None else ()
     found = [node.lineno for node in nodes if writes(node)]
     if site is None or len(found) != 1:
         return None
@@ -128,7 +128,7 @@ def kinds_of(node: ast.Call) -> set[str]:
 @functools.lru_cache(maxsize=100)
 def kinds_of_functions(file: str) -> dict[str, set[str]]:
     """Name of a function or method in a file -> the calls of an update that it makes, by others of the file too."""
-    nodes: list[Any] = list(ast.walk(parsed_file(file)))
+    nodes = nodes_in(file)
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     calls = {f: [n for n in walk(f.body) if isinstance(n, ast.Call)] for f in functions}
     found = {f.name: set[str]() for f in functions}

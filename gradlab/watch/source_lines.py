@@ -24,26 +24,43 @@ UPDATES = ("step", "update")
 """Methods of a scaler that a check may guard."""
 
 
-def parsed(code: CodeType) -> ast.AST:
-    """The source file of a code object; empty if there is none."""
-    return parsed_file(code.co_filename)
-
-
-def parsed_file(name: str) -> ast.AST:
+@functools.lru_cache(maxsize=16)
+def nodes_of_text(text: str) -> tuple[Any, ...]:
+    """What `ast.walk` finds in a text, the module first; it is asked for often, and parsing takes milliseconds."""
     try:
-        return ast.parse("".join(linecache.getlines(name)))
+        return tuple(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
-        return ast.Module([], [])
+        return (ast.Module([], []),)
+
+
+@functools.lru_cache(maxsize=16)
+def functions_of_text(text: str) -> dict[int, list[ast.AST]]:
+    """The first line of each function, with its decorators -> its statements."""
+    functions = [node for node in nodes_of_text(text) if isinstance(node, FUNCTIONS)]
+    return {min([f, *f.decorator_list], key=line).lineno: list(f.body) for f in reversed(functions)}
+
+
+def text_of(file: str) -> str:
+    """Empty if there is none."""
+    return "".join(linecache.getlines(file))
+
+
+def nodes_in(file: str) -> tuple[Any, ...]:
+    """The nodes of a source file."""
+    return nodes_of_text(text_of(file))
+
+
+def nodes_of(code: CodeType) -> tuple[Any, ...]:
+    """The nodes of the source file of a code object."""
+    return nodes_in(code.co_filename)
 
 
 def statements(code: CodeType) -> list[ast.AST]:
     """The statements of a function, or of a module."""
-    tree: Any = parsed(code)
+    text = text_of(code.co_filename)
     if code.co_name == "<module>":
-        return list(tree.body)
-    functions = (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    first = code.co_firstlineno
-    return next((list(f.body) for f in functions if min([f, *f.decorator_list], key=line).lineno == first), [])
+        return list(nodes_of_text(text)[0].body)
+    return functions_of_text(text).get(code.co_firstlineno, [])
 
 
 def line(node: Any) -> int:
@@ -133,7 +150,7 @@ def flag_lines() -> dict[nn.Module, CallSite]:
 def freezing_line(code: CodeType) -> CallSite | None:
     """The line in a file that freezes weights, `parameter.requires_grad = False` or `requires_grad_(flag)`, if there is
     only one."""
-    nodes = list(ast.walk(parsed(code)))
+    nodes = nodes_of(code)
     found = [line(node) for node in nodes for value in flags_set(node) if getattr(value, "value", None) is not True]
     return (code, found[0]) if len(found) == 1 else None
 
@@ -149,7 +166,7 @@ def flags_set(node: ast.AST) -> Iterator[ast.AST]:
 def setting_line(code: CodeType, name: str) -> CallSite | None:
     """The line that sets an attribute or a key of this name, if there is only one in the function, or in its file."""
     others = {"self", *parameter_names(code)}
-    for nodes in (walk(statements(code)), ast.walk(parsed(code))):
+    for nodes in (walk(statements(code)), nodes_of(code)):
         if len(found := {number for node in nodes for number in set_by(node, name, others)}) == 1:
             return code, found.pop()
     return None
@@ -157,7 +174,7 @@ def setting_line(code: CodeType, name: str) -> CallSite | None:
 
 def parameter_names(code: CodeType) -> Iterator[str]:
     """What the loops of a file over `parameters()` or `named_parameters()` call each."""
-    for node in ast.walk(parsed(code)):
+    for node in nodes_of(code):
         if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and name_of(node.iter).endswith("parameters"):
             yield from (part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
 
@@ -179,7 +196,7 @@ def cutting_line(name: str, codes: Sequence[CodeType]) -> CallSite | None:
     have only one. To pass it on, to assign or to print it computes nothing."""
     found = set()
     for code in {code.co_filename: code for code in codes}.values():
-        for statement in ast.walk(parsed(code)):
+        for statement in nodes_of(code):
             if isinstance(statement, SIMPLE) and ends_a_graph(statement):
                 operands = [each for node in ast.walk(statement) for each in operands_of(node)]
                 if any(name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in operands):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from gradlab.watch.source_lines import (
     LOOPS,
     is_never_called,
     name_of,
-    parsed,
-    parsed_file,
+    nodes_in,
+    nodes_of,
     statements,
     user_frames,
     walk,
@@ -86,7 +87,7 @@ def may_be_moved(site: CallSite | None) -> bool:
     if site is None:
         return True
     code, number = site
-    nodes = list(ast.walk(parsed(code)))
+    nodes = nodes_of(code)
     imported = {
         (a.asname or a.name).partition(".")[0]
         for n in nodes
@@ -98,7 +99,7 @@ def may_be_moved(site: CallSite | None) -> bool:
     names = {name for each in chains for name in each} - {"self"}
     if not names or names & set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}:
         return True
-    texts = {file: list(ast.walk(parsed_file(file))) for file, kind in ORIGINS.items() if kind == USER}
+    texts = {file: nodes_in(file) for file, kind in ORIGINS.items() if kind == USER}
     texts |= {code.co_filename: nodes}
     attributes = any(len(each) > 1 for each in chains)  # which are known to other files
     files = list(texts) if attributes else [code.co_filename]
@@ -116,7 +117,7 @@ def chain(node: Any) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else []
 
 
-def is_used_otherwise(nodes: list[Any], names: set[str], words: set[str], done: dict[str, int]) -> bool:
+def is_used_otherwise(nodes: Sequence[Any], names: set[str], words: set[str], done: dict[str, int]) -> bool:
     """Whether there is a second assignment to one of them, or one in a loop or a method, or any other use.
 
     To load other weights once, before the loop, is none, nor is what a function does whose name is not among the words
@@ -180,7 +181,7 @@ def is_arithmetic(call: ast.Call) -> bool:
 
 def may_unfreeze(site: CallSite | None) -> bool:
     """Whether the file of a line has a statement that may set `requires_grad` to True, at some time."""
-    nodes: list[Any] = list(ast.walk(parsed(site[0]))) if site is not None else []
+    nodes = nodes_of(site[0]) if site is not None else ()
     for n in nodes:
         if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "requires_grad_":
             given = [*n.args, *(k.value for k in n.keywords)]

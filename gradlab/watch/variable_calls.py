@@ -6,7 +6,7 @@ import ast
 import functools
 
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.source_lines import name_of, parsed_file
+from gradlab.watch.source_lines import name_of, nodes_in
 
 
 def up_to_variable(stack: tuple[CallSite, ...]) -> tuple[CallSite, ...]:
@@ -33,5 +33,5 @@ def names_at(site: CallSite) -> set[str]:
 @functools.lru_cache(maxsize=100)
 def calls_in(file: str) -> list[tuple[str, int, int]]:
     """Name of each call, and its first and last line."""
-    calls = (node for node in ast.walk(parsed_file(file)) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_in(file) if isinstance(node, ast.Call))
     return [(name_of(call), call.lineno, call.end_lineno or call.lineno) for call in calls]

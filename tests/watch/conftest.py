@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradlab.watch import loop_state
+from gradlab.watch import call_site, loop_state
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -24,3 +24,9 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_state, "COMPILERS", ())
     if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
         dynamo.counters.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_run() -> None:
+    """The files of other tests are none of the loop's program: some rules read all of them."""
+    call_site.ORIGINS.clear()

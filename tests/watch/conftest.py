@@ -2,20 +2,17 @@
 
 import gc
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from gradlab.watch import call_site, loop_state
 
 
-@pytest.fixture(scope="package", autouse=True)
-def frozen_objects() -> Iterator[None]:
-    """Garbage collection skips what was imported before: a watch without an optimizer searches all objects."""
+@pytest.fixture(autouse=True)
+def frozen_objects() -> None:
+    """What was there before a test is none of its loop's: watches search all objects that are not frozen."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

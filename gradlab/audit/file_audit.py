@@ -26,7 +26,7 @@ TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
 """A file without any of these has no training loop to follow, unless it is a script that uses one that has."""
-STEPLESS = ("GL711", "GL712", "GL713")
+STEPLESS = ("GL712", "GL713")
 """The rules about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 

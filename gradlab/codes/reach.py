@@ -295,6 +295,7 @@ for x, returns in loader:
     loss.backward()
     optimizer.step()
 """.strip(),
+        found_by=("watch",),
     ),
     Code(
         code="GL712",
@@ -457,7 +458,7 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
 """.strip(),
-        found_by=("audit", "watch"),
+        found_by=("watch",),
     ),
     Code(
         code="GL718",

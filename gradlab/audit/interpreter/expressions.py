@@ -8,7 +8,6 @@ from typing import Any
 
 from gradlab.audit.interpreter.calls import call
 from gradlab.audit.interpreter.containers import comprehension, dictionary_comprehension, mapping, sequence, subscript
-from gradlab.audit.knowledge.bootstrapping import likely
 from gradlab.audit.knowledge.opaque_calls import count_of
 from gradlab.audit.knowledge.tensor_arithmetic import combined, quotient
 from gradlab.audit.trace.choices import either
@@ -108,8 +107,6 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
         facts = {"numbers": (*left.numbers, *right.numbers), **provenance(engine, node, [left, right])}
         if known and "detached" in (left.kind, right.kind):
             return Value("detached", **facts)
-        if isinstance(node.op, ast.Mult) and "number" in (left.kind, right.kind):
-            facts["likelihood"] = likely(left) or likely(right)  # with another sign, or a weight
         facts["factors"] = quotient(engine, node.op, left, right, node.right)
         return engine.results.setdefault(engine.canonical(node), Value(**facts))
     return combined(engine, node.op, left, right, node.right, node.left)

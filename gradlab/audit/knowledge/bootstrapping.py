@@ -1,4 +1,4 @@
-"""Targets and advantages that a network has a part in: they are to be followed, and not to be moved."""
+"""Targets that a network has a part in: they are to be followed, and not to be moved."""
 
 from __future__ import annotations
 
@@ -18,26 +18,10 @@ DIVERGENCE = re.compile(r"torch\.nn\.(functional\.)?(KLDivLoss|kl_div)")
 """Those that compare a distribution with what it is to be."""
 DISCOUNT = re.compile(r"gamma|discount|done|terminal", re.I)
 """Names of what a later prediction is multiplied with; elsewhere an equation may be solved."""
-LOGARITHM = re.compile(r"^(?!.*old)(.*[._])?log_?(prob(abilitie)?s?|probability|pis?|p)(s|_\w+)?$", re.I)
-"""Names of the logarithm of an action's probability, where what computes it is not seen."""
 
 
-def likely(value: Value) -> bool:
-    """Whether a value is the logarithm of a probability: by what it comes from, or by its name."""
-    return value.likelihood or (value.kind == "unknown" and not value.given and bool(LOGARITHM.search(value.name)))
-
-
-def is_likelihood(name: str, value: Value) -> bool:
-    """Whether a function of a value is the logarithm of a probability, and no ratio of two of them."""
-    return (
-        (value.likelihood and name != "exp")
-        or name in ("log_prob", "log_softmax")
-        or (name == "log" and value.range == "share")
-    )
-
-
-def with_data(value: Value, discounted: bool) -> bool:
-    """Whether a tensor with a graph and data are added up or subtracted; discounted: after the first is multiplied."""
+def with_data(value: Value) -> bool:
+    """Whether a tensor with a graph and data are added up or subtracted, after the first is multiplied."""
     sides = value.made_of
     own = [one for one in sides if one.kind == "tensor" and sources(one)]
     if len(sides) != 2 or len(own) != 1:
@@ -46,7 +30,7 @@ def with_data(value: Value, discounted: bool) -> bool:
     if any(factor not in (*own[0].factors, *data.factors) for factor in value.factors):
         return False  # a product, or a quotient
     without = data.kind in ("unknown", "detached") or (data.kind == "tensor" and is_traced(data) and not sources(data))
-    return without and (not discounted or any(f.sign == "*" for f in own[0].factors))
+    return without and any(f.sign == "*" for f in own[0].factors)
 
 
 def unmoved(value: Value) -> Value:
@@ -56,13 +40,13 @@ def unmoved(value: Value) -> Value:
     return value
 
 
-def marked(engine: Engine, node: ast.AST, what: str, value: Value) -> frozenset[int]:
+def marked(engine: Engine, node: ast.AST, value: Value) -> frozenset[int]:
     """Emit that a loss moves a value, and return the root of the loss that says so."""
     if engine.without_gradient or value.choice:
         return NO_ROOTS
     token = next(births)
     engine.tokens.add(token)
-    engine.emit("unstable", node, value, what=what, token=token)
+    engine.emit("unstable", node, value, what="target", token=token)
     return frozenset([token])
 
 
@@ -71,7 +55,7 @@ def target(engine: Engine, node: ast.AST, maker: str, args: list[Value]) -> froz
     if len(args) < 2:
         return NO_ROOTS
     if DIVERGENCE.fullmatch(maker) and of_itself(*args[:2]):
-        return marked(engine, node, "target", args[1])
+        return marked(engine, node, args[1])
     return between(engine, node, args[0], args[1]) if REGRESSION.fullmatch(maker) else NO_ROOTS
 
 
@@ -93,20 +77,11 @@ def between(engine: Engine, node: ast.AST, one: Value, two: Value) -> frozenset[
         beside = [prediction.appended] if prediction.kind == "unknown" and prediction.appended is not None else []
         same = networks([prediction, *beside]) & networks([aim])
         other = {id(e) for e in sources(aim)} - {id(e) for e in sources(prediction)}
-        if same and other and with_data(aim, True):
-            return marked(engine, node, "target", aim)
+        if same and other and with_data(aim):
+            return marked(engine, node, aim)
     return NO_ROOTS
 
 
 def networks(values: list[Value]) -> set[Value]:
     """The networks that values come from; what is put into one list comes from the same as its other items."""
     return {e.value.root() for one in values for e in sources(one) if e.value is not None}
-
-
-def advantage(engine: Engine, node: ast.AST, left: Value, right: Value) -> frozenset[int]:
-    """The logarithm of an action's probability times the difference of data and what a network says."""
-    for one, other in ((left, right), (right, left)):
-        known = likely(one) and not other.likelihood and other.kind == "tensor" and bool(sources(other))
-        if known and any(with_data(part, False) for part in made_of(other)):
-            return marked(engine, node, "advantage", other)
-    return NO_ROOTS

@@ -17,7 +17,6 @@ from gradlab.audit.trace.iterables import (
     dictionary,
     dictionary_of_pairs,
     element,
-    filled,
     number,
     parameters_of,
     several,
@@ -99,12 +98,6 @@ def enumerated(call: CallSite) -> Value | None:
 
 
 def zipped(call: CallSite) -> Value:
-    """zip(); `zip(*rows)` of a list that a loop fills with tuples: a list for each of their parts."""
-    given = call.node.args[0] if len(call.node.args) == 1 else None
-    if isinstance(given, ast.Starred) and isinstance(given.value, (ast.Name, ast.Attribute)):
-        rows = call.engine.value(given.value)
-        if (row := filled(rows)) is not None and row.kind == "list" and not rows.items:
-            return several([Value("list", appended=part, marks=rows.marks) for part in row.items])
     return Value("zipped", items=call.args)
 
 

@@ -31,8 +31,6 @@ def combined(
         made = tensor_sum(left, right)
     else:
         made = scaled(engine, op, left, right, right_node, left_node)
-    if isinstance(op, ast.Mult):
-        tokens |= bootstrapping.advantage(engine, right_node if left_node is None else left_node, left, right)
     if isinstance(op, ast.Pow) and right.value == 2:
         tokens |= bootstrapping.error(engine, right_node if left_node is None else left_node, left)
     facts = provenance(engine, right_node, [left, right])

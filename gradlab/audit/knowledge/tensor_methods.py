@@ -57,7 +57,6 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
-    made.likelihood = bootstrapping.is_likelihood(name, owner)
     if name == "square" or (name == "pow" and value_ranges.has_constant(node, 2)):
         made.roots = made.roots | bootstrapping.error(call.engine, node, owner)
     made.parts = owner.parts if name in LINEAR else ()

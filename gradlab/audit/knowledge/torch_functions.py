@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from gradlab.audit.knowledge import bootstrapping, value_ranges
+from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import place_term, tensor_sum
@@ -70,8 +70,7 @@ def torch_function(call: CallSite) -> Value:
         kept = tuple(a.appended for a in call.args if a.appended is not None)
         origins = provenance(call.engine, call.node, kept)["origins"]
         joined = kept if tail in JOINED else ()
-        likely = any(bootstrapping.is_likelihood(tail, one) for one in joined)
-        return tensor(roots=marks, opaque=True, origins=origins, made_of=joined, likelihood=likely)
+        return tensor(roots=marks, opaque=True, origins=origins, made_of=joined)
     if tail in NEW and tail.endswith("_like"):
         return Value(made=True, traced=True, noise=tail in NOISE)
     given = call.values if "distributions." in call.name else call.args
@@ -134,7 +133,6 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     whole = (tensors[0],) if tail in JOINED and len(call.values) == len(tensors) == 1 else ()  # of one list
     made = tensors[0].derived("tensor", made_of=whole, roots=roots_of(tensors))
     made.parts = made.parts if tail in LINEAR else ()
-    made.likelihood = any(bootstrapping.is_likelihood(tail, v) for v in tensors)
     if tail in ("sum", "mean"):
         made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
     if tail == "stack" and all(of_one_number(v) for v in tensors):

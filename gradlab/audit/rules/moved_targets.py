@@ -1,4 +1,4 @@
-"""What a loss should leave as it is, and moves: the target of a prediction, and the advantage of an action."""
+"""The target of a prediction, which a loss should leave as it is, and moves."""
 
 from __future__ import annotations
 
@@ -16,17 +16,8 @@ from gradlab.audit.trace.values import Value
 
 @scenario_rule("GL718")
 def target_not_detached(scenario: Scenario) -> Iterator[Hit]:
-    yield from moving(scenario, "target")
-
-
-@scenario_rule("GL711")
-def advantage_not_detached(scenario: Scenario) -> Iterator[Hit]:
-    yield from moving(scenario, "advantage")
-
-
-def moving(scenario: Scenario, what: str) -> Iterator[Hit]:
-    """Where the gradient that something receives reaches weights that are stepped with it."""
-    for hit in computed(scenario, what):
+    """Where the gradient that a target receives reaches weights that are stepped with it."""
+    for hit in computed(scenario, "target"):
         value, backward = hit.step.event.value, hit.others[0]
         models = moved_by(scenario, backward) or sharing(scenario, backward)
         passes = sources(value) if value is not None else []

@@ -181,7 +181,6 @@ class Value:
     scaled: Value | None = None  # the scaler that scaled it
     apex: bool = False  # Apex scaled it; of an optimizer: Apex expects scaled losses
     scalar: bool = False  # reduced to one number
-    likelihood: bool = False  # what log_prob() of a distribution says, or made of it
     perhaps_divided: bool = False  # its alternatives were divided by different things
     unsure: bool = False  # it may be a number
     guessed: bool = False  # taken for a loss only because a call received a tensor

@@ -141,7 +141,6 @@ CASES = {
     "an optimizer of the other": (GAN, "self.two = torch.optim.Adam(self.second", "self.two = torch.optim.Adam(self.first", {"self.two = ": "GL702"}),
     "zeroed before the step, now and then": (GAN, f"{ZERO}        {MADE}", f"        {MADE}{ZERO}", {"self.one.zero_grad()": "GL103"}),
     "the other is clipped": (GAN, "clip_grad_norm_(self.second", "clip_grad_norm_(self.first", {"clip_grad_norm_": "GL705"}),
-    "an advantage": (AGENT, "(target - value).detach()", "target - value", {"loss = -(": "GL711"}),
     "a target": (AGENT, "with torch.no_grad():", "if True:", {"loss = -(": "GL718"}),
     "detached in a phase": (PHASES, "out = net(x)", "out = net(x).detach()", {"out = ": "GL712"}),
     "a softmax for one of two losses": (PHASES, "criterion(out, y)", "criterion(F.softmax(out, -1), y)", {"criterion(F": "GL609"}),

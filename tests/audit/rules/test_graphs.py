@@ -504,7 +504,7 @@ def main(args):
     optimizer.add_param_group({"params": net.parameters()})
     fit(net, args.ends, args.rate)
 """,
-    "targets and advantages that are not detached": """
+    "targets that are not detached": """
 value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
 agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
 for x, after, reward, done in loader:
@@ -515,45 +515,8 @@ for x, after, reward, done in loader:
     loss = loss + F.mse_loss(value(x), (reward + gamma * later).unsqueeze(1))  # expect: GL718
     loss = loss + (reward + gamma * later - value(x)).pow(2).mean()  # expect: GL718
     loss = loss + ((value(x) - (reward + gamma * later)) ** 2).mean()  # expect: GL718
-    chosen = torch.distributions.Categorical(logits=policy(x))
-    action = chosen.sample()
-    gain = reward - value(x)
-    gain = (gain - gain.mean()) / gain.std()
-    loss = loss - (chosen.log_prob(action) * gain).mean()  # expect: GL711
-    loss = loss - (F.log_softmax(policy(x), -1) * (reward - value(x))).mean()  # expect: GL711
     agent.zero_grad()
     loss.backward()
-    agent.step()
-""",
-    "advantages of what an unseen function says of the policy": """
-from agents import evaluate_actions, weigh
-value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
-agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
-for x, reward, actions in loader:
-    log_probs, entropy = evaluate_actions(policy(x), actions)
-    weights, old_log_probs = weigh(x)
-    gain = reward - value(x)
-    loss = gain.pow(2).mean() - (gain.detach() * log_probs).mean()
-    loss = loss + (gain * weights).mean() + (gain * old_log_probs).mean()
-    loss = loss - (gain * log_probs).mean()  # expect: GL711
-    agent.zero_grad()
-    loss.backward()
-    agent.step()
-""",
-    "advantages of what is kept in a list": """
-value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
-agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
-for episode in loader:
-    kept, terms = [], []
-    for x in episode:
-        kept.append((F.log_softmax(policy(x), -1), value(x)))
-    for (chosen, worth), reward in zip(kept, rewards):
-        terms.append(-chosen * (reward - worth))  # expect: GL711
-        terms.append(-chosen * (reward - worth.item()) + (reward - worth).square())
-    for i in reversed(range(len(kept))):
-        terms.append(-kept[i][0] * (rewards[i] - kept[i][1]))  # expect: GL711
-    agent.zero_grad()
-    torch.stack(terms).sum().backward()
     agent.step()
 """,
     "targets of a copy, detached advantages, and a step along a flow": """
@@ -574,29 +537,6 @@ for x, after, reward, done in loader:
     gamma = 0.9
     loss = loss + (value(x) - (reward + gamma * value(after)).detach()).square().mean()
     loss = loss + ((F.log_softmax(policy(x), -1) - reward) * F.log_softmax(policy(x), -1)).mean()
-    agent.zero_grad()
-    loss.backward()
-    agent.step()
-""",
-    "an advantage whose network's gradients another optimizer has no use for": """
-value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
-one = torch.optim.SGD(policy.parameters(), lr=0.1)
-two = torch.optim.SGD(value.parameters(), lr=0.1)
-for x, reward in loader:
-    one.zero_grad()
-    gain = reward - value(x)
-    (-(F.log_softmax(policy(x), -1) * gain).mean()).backward()
-    one.step()
-    two.zero_grad()
-    F.mse_loss(value(x), reward).backward()
-    two.step()
-""",
-    "the error of a value times a ratio of probabilities": """
-value, policy = nn.Linear(8, 1), nn.Linear(8, 4)
-agent = torch.optim.SGD([*value.parameters(), *policy.parameters()], lr=0.1)
-for x, reward, before in loader:
-    ratio = torch.exp(F.log_softmax(policy(x), -1) - before)
-    loss = (ratio * (reward - value(x))).square().mean()
     agent.zero_grad()
     loss.backward()
     agent.step()

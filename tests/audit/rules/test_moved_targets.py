@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from audited_snippets import findings
+from audited_snippets import assert_marked, findings
 
 WORKER = """
 import torch
@@ -146,20 +146,7 @@ def test_the_graph_of_a_return_is_cut(name, cut, tmp_path):
     for key, part in (parts | {"cut": cut}).items():
         text = text.replace("{" + key + "}", part)
     line = next(i for i, one in enumerate(text.split("\n"), 1) if "expect" in one)
-    assert findings(text, tmp_path, "GL718", "GL711") == (set() if cut else {(line, "GL718")})
-
-
-def test_the_advantage_of_lists_is_not_moved(tmp_path):
-    text = RETURNS.replace("{cut}", ".detach()").replace("{loss}", "F.mse_loss(values, returns)")
-    assert findings(text, tmp_path, "GL711") == set()
-    text = text.replace("advantage.detach()", "advantage")
-    assert {code for _, code in findings(text, tmp_path, "GL711")} == {"GL711"}
-
-
-def test_a_critic_whose_gradients_nothing_uses_is_not_moved(tmp_path):
-    text = AGENT.replace("{cut}", ".detach()").replace(".detach()).mean()", ").mean()")
-    text = text.replace("self.critic_optimizer.zero_grad()", "self.critic.zero_grad()")
-    assert findings(text, tmp_path, "GL718", "GL711") == set()
+    assert findings(text, tmp_path, "GL718") == (set() if cut else {(line, "GL718")})
 
 
 EVALUATED = """
@@ -181,66 +168,8 @@ class A2C:
 
 @pytest.mark.parametrize("cut", ["", ".detach()"])
 def test_a_method_that_evaluates_actions_calls_the_network(cut, tmp_path):
-    found = findings(EVALUATED.replace("{cut}", cut), tmp_path, "GL718", "GL711")
+    found = findings(EVALUATED.replace("{cut}", cut), tmp_path, "GL718")
     assert found == (set() if cut else {(13, "GL718")})
-
-
-APART = """
-import torch
-from torch import multiprocessing
-from model import distribution
-class Worker(multiprocessing.Process):
-    def __init__(self, model, queue):
-        super().__init__()
-        self.model, self.queue = model, queue
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0)
-    def run(self):
-        for episode in range(100):
-            self.rewards, self.log_probabilities, self.values = [], [], []
-            done = False
-            while not done:
-                done, reward, log_probability, value = self.act(self.model)
-                self.rewards.append(reward)
-                self.log_probabilities.append(log_probability)
-                self.values.append(value)
-            self.update(self.total())
-    def act(self, model):
-        out = model.forward(torch.from_numpy(self.state).float())
-        chosen = distribution(out[:, :-1])
-        action = chosen.sample().numpy()
-        self.state, reward, done, _ = self.env.step(action)
-        return done, reward, chosen.log_prob(torch.Tensor([action])), out[:, -1]
-    def total(self):
-        critic_loss, advantages = self.of_critic(self.rewards)
-        return self.of_actor(advantages) + critic_loss
-    def of_critic(self, returns):
-        values = torch.cat(self.values)
-        advantages = torch.Tensor(returns) - values
-        return ((torch.Tensor(returns) - values) ** 2).mean(), advantages{cut}
-    def of_actor(self, advantages):
-        log_probabilities = torch.cat(self.log_probabilities)
-        loss = -1.0 * log_probabilities * advantages  # moved
-        return loss.mean()
-    def update(self, loss):
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5)
-        self.queue.put([param.grad.clone() for param in self.model.parameters()])
-"""
-
-
-@pytest.mark.parametrize("cut", ["", ".detach()"])
-def test_gradients_for_another_process(cut, tmp_path):
-    text = APART.replace("{cut}", cut)
-    line = next(i for i, one in enumerate(text.split("\n"), 1) if "# moved" in one)
-    assert findings(text, tmp_path, "GL711") == (set() if cut else {(line, "GL711")})
-
-
-def test_gradients_that_are_only_looked_at(tmp_path):
-    text = APART.replace("{cut}", "").replace(
-        "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 5)\n", ""
-    )
-    assert findings(text, tmp_path, "GL711") == set()
 
 
 SHARPENED = """
@@ -282,3 +211,31 @@ for x in loader:
 )
 def test_a_distribution_that_is_sharpened_from_the_output_itself(p, faults, tmp_path):
     assert findings(SHARPENED.replace("{p}", p), tmp_path, "GL718") == faults
+
+
+LISTS = """
+judge = nn.Linear(8, 1)
+opt = torch.optim.Adam(judge.parameters(), lr=0.1)
+def discounted(last, rewards, gamma=0.99):
+    found, R = [], last
+    for reward in reversed(rewards):
+        R = reward + gamma * R
+        found.insert(0, R)
+    return found
+while True:
+    state, values, rewards = env.reset(), [], []
+    for _ in range(5):
+        state, reward = env.step(state)
+        values.append(judge(torch.FloatTensor(state)))
+        rewards.append(torch.FloatTensor([reward]))
+    returns = torch.cat(discounted(judge(torch.FloatTensor(state)), rewards)){numbers}
+    error = returns - torch.cat(values)
+    opt.zero_grad()
+    error.pow(2).mean().backward(){mark}
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("numbers, mark", [("", "  # expect: GL718"), (".detach()", "")])
+def test_lists_that_a_loop_fills_have_the_graph_of_their_items(numbers, mark, tmp_path):
+    assert_marked(LISTS.format(numbers=numbers, mark=mark), tmp_path)

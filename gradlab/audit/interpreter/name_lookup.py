@@ -9,13 +9,14 @@ from typing import Any
 from gradlab.audit.interpreter.instances import member
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import descending, optimized, weight_name
+from gradlab.audit.knowledge.tensor_methods import without_graph
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import sync_atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import cut_off, is_traced, take_apart
+from gradlab.audit.trace.provenance import is_traced, take_apart
 from gradlab.audit.trace.values import Value
 
 BOUND = {
@@ -146,7 +147,7 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     if value.kind == "optimizer" and name == "defaults":
         return Value("dict")  # of settings
     if value.kind == "tensor" and name == "data":
-        return Value("detached", cut=node, cut_path=engine.module.path, **cut_off(engine, node, [value]))
+        return without_graph(engine, node, value, name)
     if value.kind == "tensor" and (name in ("loss", "logits", "values") or is_loss(engine, node)):
         return value.derived("tensor", name, traced=value.traced)
     if value.kind == "tensor" and value.forward is not None and name not in PLAIN:

@@ -13,7 +13,7 @@ from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import cut_off, is_traced, provenance
-from gradlab.audit.trace.tensors import reduction
+from gradlab.audit.trace.tensors import of_one_number, reduction
 from gradlab.audit.trace.values import Value
 
 DETACHED = {
@@ -40,8 +40,8 @@ FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 def tensor_method(call: CallSite, owner: Value) -> Value:
     name, node = call.name, call.node
     if name in DETACHED and not (name == "sample" and call.keywords.keys() - {"sample_shape"}):  # a project's own
-        made = detached(call.engine, node, owner if name == "item" else None)
-        made.update(made_of=(owner,), **cut_off(call.engine, node, [owner]))
+        made = without_graph(call.engine, node, owner, name)
+        made.made_of = (owner,)
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             call.engine.scope.names[node.func.value.id] = made
         return made
@@ -79,7 +79,15 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
 def detached(engine: Engine, node: ast.AST, of: Value | None = None) -> Value:
     """The numbers of a tensor, without its graph; of: the tensor, where it becomes one of Python's numbers."""
     made = Value("detached", cut=node, cut_path=engine.module.path)
-    made.numbers = (of.derived("tensor", cut=node, cut_path=made.cut_path),) if of is not None else ()
+    made.numbers = (of.derived("tensor", cut=node, cut_path=made.cut_path, made_of=(of,)),) if of is not None else ()
+    return made
+
+
+def without_graph(engine: Engine, node: ast.AST, owner: Value, name: str) -> Value:
+    """The numbers of a tensor by a method or attribute; one number of a loss may be a term of another."""
+    number = name == "item" or (name in ("detach", "data") and of_one_number(owner))
+    made = detached(engine, node, owner if number else None)
+    made.update(**cut_off(engine, node, [owner]))
     return made
 
 

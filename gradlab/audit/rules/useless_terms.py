@@ -13,6 +13,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.provenance import first_cut, is_traced, sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import differentiable
 from gradlab.audit.trace.values import Value
 
@@ -31,8 +32,8 @@ def term_of_nothing_trained(scenario: Scenario) -> Iterator[Hit]:
                 yield Hit(backward, (), node if path == backward.event.path else None)
         beside = moved or [event.value for event in sources(loss) if event.value is not None]
         for number in loss.numbers:
-            within = any(number.roots == part.roots for part in loss.parts or (loss,))  # a part of the loss besides
-            if reaches(number, beside) and not within and not goes_backward(scenario, number):
+            besides = any(one in made_of(loss) for one in number.made_of)  # with its graph
+            if reaches(number, beside) and not besides and not goes_backward(scenario, number):
                 yield Hit(backward, (), number.cut, number.cut_path)
 
 

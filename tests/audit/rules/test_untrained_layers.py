@@ -110,7 +110,7 @@ CHANGES = {
     "one of several results": (VAE, "self.mean(h), self.spread(h)", "self.mean(h), self.spread(h).detach()", FOUND),
     "one of several results, in the loss": (VAE, "= score(made", "= score(made.detach()", FOUND),
     "the results that a term is made of": (VAE, "x, mean, spread)\n    opt", "x, mean.detach(), spread.detach())\n    opt", FOUND.replace("712", "615")),
-    "a term": (VAE, "first + second", "first.detach() + second", FOUND),
+    "a term": (VAE, "first + second", "first.detach() + second", f"{FOUND}, GL615"),
     "a sample": (VAE, "self.out(z)", "self.out(z.detach())", FOUND),
     "a sample where it is drawn": (VAE, "mean + noise * torch.exp(0.5 * spread)", "(mean + noise * torch.exp(0.5 * spread)).detach()", FOUND),
     "an entry of a result": (HEADS, 'out["two"]', 'out["two"].detach()', FOUND),

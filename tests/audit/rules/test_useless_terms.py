@@ -146,6 +146,9 @@ def fit(net, groups):
 """
 CASES |= {
     "a number of an output of the network that the rest trains": GROUPS.format(number=".item()  # expect: GL615"),
+    "a loss of it without its graph": GROUPS.format(number=".detach()  # expect: GL615"),
+    "its data": GROUPS.format(number=".data  # expect: GL615"),
+    "a loss whose value alone is taken away": GROUPS.format(number=" - F.cross_entropy(beside, y).detach()"),
     "a term of another output": GROUPS.format(number=""),
 }
 DISCRIMINATORS = """

@@ -117,6 +117,14 @@ def repeats_listed(sites: tuple[CallSite, ...], step: tuple[CallSite, ...] = ())
     return False
 
 
+def repeating_call(sites: tuple[CallSite, ...]) -> CallSite | None:
+    """The innermost of calls, the innermost first, that is in a loop of its function."""
+    for code, number in sites:
+        if any(isinstance(n, LOOPS) and encloses(n, number) for n in walk(statements(code))):
+            return code, number
+    return None
+
+
 def encloses(node: Any, number: int) -> bool:
     """Whether a line is in the body of a statement."""
     return bool(node.body[0].lineno <= number <= (node.body[-1].end_lineno or 0))

@@ -95,7 +95,7 @@ def may_be_moved(site: CallSite | None) -> bool:
         for a in n.names
     }
     called = [chain(n.func) for n in nodes if isinstance(n, ast.Call) and n.lineno <= number <= (n.end_lineno or 0)]
-    chains = [each for each in called if each and each[0] not in imported]
+    chains = [each for each in called if each and each[0] not in imported and not is_of_tensor(each)]
     names = {name for each in chains for name in each} - {"self"}
     if not names or names & set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}:
         return True
@@ -107,6 +107,11 @@ def may_be_moved(site: CallSite | None) -> bool:
     running = {(frame.f_code.co_filename, frame.f_code.co_name): frame.f_lineno for frame in user_frames()}
     done = {file: {name: at for (f, name), at in running.items() if f == file} for file in files}
     return any(is_used_otherwise(texts[file], names, words, done[file]) for file in files)
+
+
+def is_of_tensor(names: list[str]) -> bool:
+    """Whether a call of `a.b` is one of a tensor's methods, and not of a network."""
+    return len(names) > 1 and hasattr(torch.Tensor, names[-1])
 
 
 def chain(node: Any) -> list[str]:
@@ -125,14 +130,15 @@ def is_used_otherwise(nodes: Sequence[Any], names: set[str], words: set[str], do
     """
     harmless: set[int] = set()
     repeated: set[int] = set()
+    still = {"watch", *COPIES, *(n.name for n in nodes if isinstance(n, FUNCTIONS) and all(map(moves_nothing, n.body)))}
     for n in nodes:
         if isinstance(n, ast.Call):
             last = (chain(n.func) or [""])[-1]
-            given = [*n.args, *(k.value for k in n.keywords)] if last == "watch" or name_of(n) in COPIES else []
+            given = [*n.args, *(k.value for k in n.keywords)] if last in still or name_of(n) in COPIES else []
             if last in names or last in HARMLESS:
                 given.append(n.func)
             harmless |= {id(each) for part in given for each in ast.walk(part)}
-        elif isinstance(n, ast.For) and all(sets_requires_grad(each) or is_rebound(each) for each in n.body):
+        elif isinstance(n, ast.For) and moves_nothing(n):
             harmless |= {id(each) for each in ast.walk(n.iter)}
         inside = isinstance(n, FUNCTIONS) and n.name != "__init__"
         if isinstance(n, FUNCTIONS) and is_never_called(n, words):
@@ -162,6 +168,14 @@ def sets_requires_grad(node: ast.stmt) -> bool:
     return any(getattr(each, "attr", "") in ("requires_grad", "requires_grad_") for each in ast.walk(node))
 
 
+def moves_nothing(node: ast.stmt) -> bool:
+    """Whether a statement moves no weight of the networks that it names, nor do those in it."""
+    if isinstance(node, (ast.For, ast.With)):
+        return all(map(moves_nothing, node.body))
+    shown = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return shown or sets_requires_grad(node) or is_rebound(node)
+
+
 def is_rebound(node: ast.stmt) -> bool:
     """Whether a statement gives names to results of arithmetic, as `old = 0.1 * new + 0.9 * old` does: it moves none of
     their weights."""
@@ -169,6 +183,31 @@ def is_rebound(node: ast.stmt) -> bool:
         return False
     calls = [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]
     return all(is_arithmetic(each) for each in calls)
+
+
+def rebinding_line(site: CallSite | None) -> CallSite | None:
+    """The line that binds the name of a weight of a network that a line calls to something else, in a loop over its
+    `parameters()` or in a function that is given the network; None if there are several."""
+    if site is None:
+        return None
+    code, number = site
+    nodes = nodes_of(code)
+    calls = [n for n in nodes if isinstance(n, ast.Call)]
+    names = {n for c in calls if c.lineno <= number <= (c.end_lineno or 0) for n in chain(c.func)[-1:]}
+    given_to = {name_of(c) for c in calls if any(set(chain(a)[-1:]) & names for a in c.args)}
+    within = [n for f in nodes if isinstance(f, FUNCTIONS) and f.name in given_to for n in ast.walk(f)]
+    found = set()
+    for n in [*nodes, *within]:
+        if isinstance(n, ast.For):
+            held = {name for each in ast.walk(n.iter) for name in chain(each) if "parameters" in chain(each)[-1:]}
+            weights = {each.id for each in ast.walk(n.target) if isinstance(each, ast.Name)}
+            if held and (held & names or n in within):
+                found |= {each.lineno for each in n.body if is_rebound(each) and weights & names_bound(each)}
+    return (code, found.pop()) if len(found) == 1 else None
+
+
+def names_bound(node: ast.stmt) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def is_arithmetic(call: ast.Call) -> bool:

@@ -21,8 +21,10 @@ from gradlab.watch.graphs.loss_graph import (
     graph_token,
     holds_scaled,
     node_below_factors,
+    nodes_below,
     target_size,
     terms_of,
+    variable,
 )
 from gradlab.watch.graphs.networks_between import Between, NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.graphs.reversals import Reversals
@@ -34,6 +36,7 @@ from gradlab.watch.observers.asked_gradients import AskedGradients, number
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import calls
 from gradlab.watch.tracking.constant_answers import label_counts
+from gradlab.watch.tracking.early_freezes import EARLY
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -232,6 +235,10 @@ class BackwardObserver:
         loop.seen.regressed |= regressed
         ask(loop.unheld.note_terms, roots)
         loop.seen.contrasted |= ask(contrasted, roots, default=set())
+        new = [tracker for tracker in loop.trackers if tracker.attempts < EARLY]
+        leaves = [variable(node) for node in nodes_below(root.grad_fn for root in roots if new)]
+        for tracker in new:
+            tracker.early_freezes.at_backward(set(tracker.all_names), [leaf for leaf in leaves if leaf is not None])
         between = ask(self.networks.of, site, roots, loop.trackers, default={}) if several else {}
         moved, compared = ask(bootstraps, roots, default={}), ask(comparisons, roots, default=[])
         graph = ask(self.dtypes.of, site, roots), advantages, is_policy, moved, compared, between

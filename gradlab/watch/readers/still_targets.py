@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from gradlab.watch.call_site import USER, CallSite, origin
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, NETWORKS, Reader, tensors_in
+from gradlab.watch.graphs.loss_graph import nodes_below
 from gradlab.watch.readers.broadcasts import LOSSES
 from gradlab.watch.readers.own_targets import address
 from gradlab.watch.tracking.followers import alike
 from gradlab.watch.tracking.initial_weights import InitialWeights, is_uniform
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
-from gradlab.watch.uses_in_text import may_be_moved
+from gradlab.watch.uses_in_text import may_be_moved, rebinding_line
 
 LONG = 100
 """Updates after which a copy that follows was moved."""
@@ -48,8 +49,10 @@ class StillTargets(Reader):
         """Address of a tensor -> the weights that it was computed of without gradients."""
         self.targets: list[dict[int, Called]] = []
         """The weights of each target that a loss was given."""
-        self.inputs: dict[torch.Size, list[Tensor]] = {}
-        """Shape of trained weights -> what they were given."""
+        self.inputs: dict[torch.Size, list[tuple[Tensor, Any]]] = {}
+        """Shape of trained weights -> what they were given, and the node of what they have made of it."""
+        self.in_losses: set[Any] = set()
+        """Those of these nodes that a loss is computed of: another pass may only choose an action."""
         self.given: dict[int, list[Tensor]] = {}
         """The same of weights without gradients, by id."""
         return tracker.attempts in FOLLOWED[1:]
@@ -62,7 +65,7 @@ class StillTargets(Reader):
             made |= self.makers.get(address(each), {})
         live = any(each.requires_grad for each in tensors_in([result]))
         if name in NETWORKS and weights:
-            made |= self.note_weights(weights, given[0], live)
+            made |= self.note_weights(weights, given[0], result if live else None)
         elif live and made and (name in COMPARED or name in NETWORKS):
             self.targets.append(made)
         if made and not live:
@@ -70,11 +73,16 @@ class StillTargets(Reader):
             self.kept += outputs  # so that no other tensor gets their memory
             self.makers |= {address(each): made for each in outputs if address(each)}
 
-    def note_weights(self, weights: Sequence[Tensor], shown: Tensor, live: bool) -> dict[int, Called]:
-        """A network is called: its weights, if it has no gradient and they are copies."""
-        if live:
+    def at_backward(self, roots: list[Tensor]) -> None:
+        made = {node for each in self.inputs.values() for _, node in each}
+        self.in_losses |= made & set(nodes_below(root.grad_fn for root in roots)) if made else set()
+
+    def note_weights(self, weights: Sequence[Tensor], shown: Tensor, live: Any) -> dict[int, Called]:
+        """A network is called: its weights, if it has no gradient and they are copies. live: what it has made, if that
+        has a gradient."""
+        if live is not None:
             for p in weights:
-                self.inputs.setdefault(p.shape, []).append(shown.detach())
+                self.inputs.setdefault(p.shape, []).append((shown.detach(), getattr(live, "grad_fn", None)))
             return {}
         copies = [p for p in weights if id(p) not in self.tracker.ids and self.initial.has_values_of(self.tracker, p)]
         site = line_of_call(self.tracker.ids) if copies else None
@@ -83,7 +91,8 @@ class StillTargets(Reader):
         return {id(p): (p, site) for p in copies}
 
     def is_shown_alike(self, p: Tensor) -> bool:
-        pairs = [(a, b) for a in self.given.get(id(p), ()) for b in self.inputs.get(p.shape, ())]
+        trained = [b for b, node in self.inputs.get(p.shape, ()) if not self.in_losses or node in self.in_losses]
+        pairs = [(a, b) for a in self.given.get(id(p), ()) for b in trained]
         return any(alike(a, b) and torch.equal(a, b) for a, b in pairs)
 
     def end(self) -> Iterator[Violation]:
@@ -91,6 +100,7 @@ class StillTargets(Reader):
             if not any(self.is_shown_alike(p) for p, _ in made.values()):
                 self.found.setdefault(self.tracker.index, {}).update(made)
         self.targets, self.makers, self.inputs, self.given, self.kept = [], {}, {}, {}, []
+        self.in_losses = set()
         yield from ()
 
     def at_end(self, tracker: OptimizerTracker, held: set[int]) -> Iterator[Violation]:
@@ -103,7 +113,9 @@ class StillTargets(Reader):
             return
         still = all(self.initial.has_values_of(tracker, p) for p, _ in called)
         if still and any(is_uniform(p) for p, _ in called):
-            yield "target-never-updated", called[0][1] or tracker.step_site, f"after {tracker.attempts} updates"
+            site = called[0][1]
+            detail = f"after {tracker.attempts} updates"
+            yield "target-never-updated", rebinding_line(site) or site or tracker.step_site, detail
 
 
 def line_of_call(trained: set[int]) -> CallSite | None:

@@ -13,6 +13,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument, tensors_in
 from gradlab.watch.order_sites import order_site
 from gradlab.watch.readers.broadcasts import above_the_model
+from gradlab.watch.source_lines import repeating_call
 from gradlab.watch.tracking.optimizer_tracker import OptimizerTracker
 
 IN_A_ROW = 4
@@ -75,7 +76,9 @@ class ThrownLosses:
         if self.in_a_row == IN_A_ROW:
             stack, many = next(iter(thrown.items()))
             words = f"{many - 1} of {many} in an update, which are computed at {format_site(stack[0])}"
-            yield "losses-thrown-away", self.site or stack[0], words
+            repeated = repeating_call(stack)
+            own = repeated is not None and self.site is not None and repeated[0] is not self.site[0]
+            yield "losses-thrown-away", repeated if own else self.site or stack[0], words
         self.forget()
 
 

@@ -220,11 +220,13 @@ def frozen_as_drawn(
         return
     if may_unfreeze(tracker.step_site):
         return
+    moves = initial.moves(tracker)
     for group in groups:
         matrices = [p for p in group["params"] if p.dim() > 1]
         drawn = sum(p.numel() for p in matrices if is_uniform(p))
         frozen = not trained & {id(p) for p in group["params"]}
-        if frozen and group.get("lr", 0.0) and drawn and 2 * drawn >= sum(p.numel() for p in matrices):
+        moved = any(moves[id(p)][0] for p in matrices if id(p) in moves)  # small ones may look as drawn, and are not
+        if frozen and not moved and group.get("lr", 0.0) and drawn and 2 * drawn >= sum(p.numel() for p in matrices):
             frozen_names = listed([names.get(p, "a parameter") for p in group["params"]])
             detail = f"{frozen_names}, which have a learning rate and are as they were drawn"
             yield "frozen-and-forgotten", site_of_freeze(tracker, group["params"], seen), detail

@@ -22,6 +22,19 @@ def backward_after_the_epoch(model, optimizer):
         optimizer.step()
 
 
+def of_parts(model, x, y):
+    for i in range(2):
+        loss = F.cross_entropy(model(x[i::2]), y[i::2])  # here
+    return loss
+
+
+def overwritten_in_a_function(model, optimizer):
+    for x, y in batches(N):
+        optimizer.zero_grad()
+        of_parts(model, x, y).backward()
+        optimizer.step()
+
+
 def the_smallest_of_several(model, optimizer):
     for i, batch in enumerate(batches(N)):
         losses = [loss_of(model, (batch[0] + k, batch[1])) for k in range(2)]
@@ -138,6 +151,10 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_work_that_is_lost(name, tmp_path):
     assert run(WRONG[name], tmp_path) == [(name, marked(WRONG[name]))]
+
+
+def test_losses_that_a_function_overwrites(tmp_path):
+    assert run(overwritten_in_a_function, tmp_path) == [("losses-thrown-away", marked(of_parts))]
 
 
 def test_an_average_in_two_operations(tmp_path):

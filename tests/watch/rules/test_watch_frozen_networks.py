@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
-from watched_loops import batches, loss_of, net
-from watched_twins import Twins, adversaries, judged
+from watched_loops import batches, loss_of, marked, net
+from watched_twins import Twins, adversaries, judged, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.parameters. is an empty generator")
 TWINS = Twins()
@@ -28,6 +28,31 @@ def judge_stays_frozen_and_is_passed_over(watch):
             F.softplus(-judge(maker(torch.randn(16, 4)))).mean().backward()
             m_optimizer.step()
     return w
+
+
+def through(model, other, x, restored):
+    """A loss of what a network makes of its own outputs, frozen meanwhile."""
+    out = model(x)
+    flags = [p.requires_grad for p in other.parameters()] if restored else [False] * 4
+    other.requires_grad_(False)  # here
+    loss = (other(out) - x).square().mean()
+    for p, flag in zip(other.parameters(), flags, strict=True):
+        p.requires_grad_(flag)
+    return loss
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_network_that_is_frozen_between_forward_and_backward(restored, tmp_path):
+    torch.manual_seed(0)
+    other, last = (nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(2))
+    model = nn.Sequential(other, last)
+    optimizer = SGD(model.parameters(), 0.1)
+    with watched(tmp_path)(model, optimizer) as w:
+        for x, _ in batches(16):
+            optimizer.zero_grad()
+            through(model, other, x, restored).backward()
+            optimizer.step()
+    assert [(f.name, f.site[1]) for f in w.faults] == [("frozen-and-forgotten", marked(through))] * (not restored)
 
 
 @right

@@ -76,20 +76,42 @@ def rebound(watch, model):
     with watch(model, optimizer) as w:
         for x, y in batches(104):
             with torch.no_grad():
-                wanted = late(x).softmax(1)  # here
+                wanted = late(x).softmax(1)
             out = model(x + 0.1 * torch.randn_like(x))
             optimizer.zero_grad()
             (F.cross_entropy(out, y) + F.mse_loss(out.softmax(1), wanted)).backward()
             optimizer.step()
             with torch.no_grad():
                 for old, new in zip(late.parameters(), model.parameters(), strict=True):
-                    old = 0.1 * new + torch.mul(old, 0.9)
+                    old = 0.1 * new + torch.mul(old, 0.9)  # here
     return w
 
 
 def test_a_teacher_of_which_only_names_are_given_to_an_average(tmp_path):
     watch = rebound(watched(tmp_path), wide())
     assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", marked(rebound))]
+
+
+def chosen_by_the_trained_one(watch, model, in_loss):
+    """As in double Q-learning: the trained network is shown what the other one is, to choose an action alone."""
+    target = copy.deepcopy(model).requires_grad_(False)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for x, y in batches(104):
+            seen = model(x)
+            wanted = target(x).gather(1, seen.argmax(1, keepdim=True))  # here
+            q = model(x + 0.1 * torch.randn_like(x)).gather(1, y[:, None])
+            optimizer.zero_grad()
+            (F.smooth_l1_loss(q, wanted) + (seen.square().mean() if in_loss else 0)).backward()
+            optimizer.step()
+    return w
+
+
+@pytest.mark.parametrize("in_loss", [False, True])
+def test_a_target_network_whose_action_the_trained_one_chooses(in_loss, tmp_path):
+    watch = chosen_by_the_trained_one(watched(tmp_path), wide(), in_loss)
+    found = [("target-never-updated", marked(chosen_by_the_trained_one))]
+    assert [(f.name, f.site[1]) for f in watch.faults] == found * (not in_loss)
 
 
 PAIR = """
@@ -116,9 +138,11 @@ class Pair:
         {then}
 """
 PAIRS = {
+    "moves it in a function": ("old.lerp_(new, 0.1)", "self.follow()", False),
     "is not called": ("old.lerp_(new, 0.1)", "", True),
     "may be called": ("old.lerp_(new, 0.1)", "self.follow() if i > 1000 else None", False),
     "changes a copy": ("old = old.detach().clone().mul_(0.9).add_(0.1 * new)", "self.follow()", True),
+    "binds its name in a function": ("old = old.mul(0.9).add(new, alpha=0.1)", "self.follow()", True),
     "passes it on": ("old = torch.lerp(old, new, blend(old, i))", "self.follow() if i > 1000 else None", False),
 }
 
@@ -137,7 +161,8 @@ def test_a_network_that_begins_with_the_weights_that_it_is_to_follow(how, tmp_pa
         for i, (x, y) in enumerate(batches(104)):
             pair.update(i, x, y, optimizer)
     assert not watch.broken
-    line = next(i for i, each in enumerate(program.read_text().split("\n"), 1) if each.endswith("# here"))
+    here = follow if follow.startswith("old = ") else "# here"
+    line = next(i for i, each in enumerate(program.read_text().split("\n"), 1) if each.endswith(here))
     assert [(f.name, f.site[1]) for f in watch.faults] == [("target-never-updated", line)] * wrong
 
 

@@ -54,10 +54,11 @@ def described(device: str, world_size: int, here: str, package: str) -> dict[str
         "world_size": world_size,
         "program": Path(sys.argv[0]).name if sys.argv else "",
         "git": git(here),
-        "gradlab_git": git(package),
+        "gradlab_git": git_of_the_package(package),
     }
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions of the installed packages among PACKAGES."""
     found = {}
@@ -74,6 +75,12 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+@functools.cache
+def git_of_the_package(folder: str) -> dict[str, Any] | None:
+    """Asked once, wherever its runs are."""
+    return git(folder)
 
 
 def git(folder: str) -> dict[str, Any] | None:

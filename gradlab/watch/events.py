@@ -51,8 +51,12 @@ class Seen:
             result = call(*args)
             return list(result) if type(result) is GeneratorType else result
         except Exception as error:
-            self.switched_off[name_of(getattr(call, "__self__", call))] = f"{type(error).__name__}: {error}"
+            self.switch_off(call, error)
             return default
+
+    def switch_off(self, call: Callable[..., Any], error: Exception) -> None:
+        """A reader, a function or the method of an object, has raised."""
+        self.switched_off[name_of(getattr(call, "__self__", call))] = f"{type(error).__name__}: {error}"
 
     def is_off(self, reader: Any) -> bool:
         return name_of(reader) in self.switched_off

@@ -67,6 +67,8 @@ class FollowedUpdate(TorchFunctionMode):
         self.all_readers, self.seen = readers, seen
         self.readers: list[Reader] = []
         """Those that follow this update."""
+        self.follows: list[Callable[..., None]] = []
+        """Their methods that are shown each call."""
         self.tracker: OptimizerTracker | None = None
         """The optimizer whose update is followed."""
         self.only: Reader | None = None
@@ -89,6 +91,7 @@ class FollowedUpdate(TorchFunctionMode):
         readers = self.all_readers if only is None else [only]
         self.readers = [each for each in readers if self.seen.ask(each.begin, tracker, weights, flat) or only]
         if self.readers:
+            self.follows = [each.follow for each in self.readers if type(each).follow is not Reader.follow]
             self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0
             _push_mode(self)
 
@@ -104,13 +107,15 @@ class FollowedUpdate(TorchFunctionMode):
             if mode is not self:
                 _push_mode(mode)
         found = [each for reader in self.readers for each in self.seen.ask(reader.end, default=[])]
-        self.readers = []
+        self.readers, self.follows = [], []
         self.all_readers = [each for each in self.all_readers if not self.seen.is_off(each)]  # they keep tensors
         return followed, found
 
     def at_backward(self, roots: list[torch.Tensor]) -> None:
         for reader in self.readers if self.tracker is not None else ():
             self.seen.ask(reader.at_backward, roots)
+        if self.seen.switched_off:
+            self.leave_out_ended()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -123,8 +128,17 @@ class FollowedUpdate(TorchFunctionMode):
         return result
 
     def show(self, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
-        for reader in self.readers:
-            self.seen.ask(reader.follow, getattr(func, "__name__", ""), func, args, kwargs, result)
+        name = getattr(func, "__name__", "")
+        for follow in self.follows:
+            try:
+                follow(name, func, args, kwargs, result)
+            except Exception as error:
+                self.seen.switch_off(follow, error)
+                self.leave_out_ended()
+
+    def leave_out_ended(self) -> None:
+        """Readers that have raised are shown no more calls."""
+        self.follows = [each for each in self.follows if not self.seen.is_off(getattr(each, "__self__", each))]
 
 
 def in_places(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

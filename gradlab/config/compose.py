@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from gradlab.base.conf import conf_dir
-from gradlab.base.option import Invalid, within
+from gradlab.base.option import OPTIONS, Invalid, within
 from gradlab.config import schema
 from gradlab.diagnosis.options import check_verdict
 
@@ -114,7 +114,7 @@ def _composed_by_parts(overrides: list[str], name: str) -> DictConfig:
     lines = [str(o.input_line) for o in options]
     key = (*searched, name, *lines)
     if key not in _COMPOSED:
-        _COMPOSED[key] = hydra.compose(name, lines)
+        _COMPOSED[key] = _composed_of_options(options, name, searched)
     made = copy.deepcopy(_COMPOSED[key])
     try:
         for value in values:
@@ -122,6 +122,46 @@ def _composed_by_parts(overrides: list[str], name: str) -> DictConfig:
     except (OmegaConfBaseException, AssertionError):  # Hydra raises its own error
         return hydra.compose(name, overrides)
     return made
+
+
+def _composed_of_options(options: list[Override], name: str, searched: tuple[str, ...]) -> DictConfig:
+    """Hydra composes the model and its data; options that are a node of their own are put beside them, where nothing
+    else is chosen, as Hydra merges them: for ten of them in a tenth of the time."""
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import MISSING, OmegaConf
+
+    own = [o for o in options if _is_node_of_its_own(o)]
+    others = [o for o in options if o not in own]
+    twice = len({o.key_or_group for o in options}) < len(options)
+    if not own or twice or any(o.key_or_group != "model" for o in others):
+        return hydra.compose(name, [str(o.input_line) for o in options])
+    rest = [str(o.input_line) for o in others]
+    key = (*searched, name, *rest)
+    if key not in _COMPOSED:
+        _COMPOSED[key] = hydra.compose(name, rest)
+    made = copy.deepcopy(_COMPOSED[key])
+    for o in own:
+        group = o.key_or_group
+        is_chosen = OmegaConf.is_missing(made, group) or made[group] is not None
+        if o.is_add() == is_chosen:  # Hydra says what is wrong
+            return hydra.compose(name, [str(each.input_line) for each in options])
+        made[group] = MISSING
+        made.merge_with({group: ConfigStore.instance().load(f"{group}/{o.value()}.yaml").node})
+    return made
+
+
+def _is_node_of_its_own(override: Override) -> bool:
+    """Whether an override chooses a class of gradlab's or a plugin's that no file stands for, nor depends on."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    group, option = override.key_or_group, override.value()
+    if override.package or override.is_delete() or override.is_force_add() or not isinstance(option, str):
+        return False
+    if group in ("model", "logger") or (group, option) not in OPTIONS:
+        return False
+    sources = GlobalHydra.instance().config_loader().get_sources()
+    return [each.scheme() for each in sources if each.is_config(f"{group}/{option}")] == ["structured"]
 
 
 def is_value(override: Override, groups: Collection[str]) -> bool:

@@ -19,3 +19,13 @@ def test_a_new_command_reads_files_that_were_edited(tmp_path: Path, monkeypatch:
         module.forget()
         assert compose(["+experiment=mine"]).seed == seed
     module.forget()
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*is validated against ConfigStore schema")
+def test_an_option_of_gradlabs_is_what_a_file_of_its_name_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(conf_dir(), tmp_path / "conf")
+    monkeypatch.setattr(sys.modules[compose.__module__], "conf_dir", lambda: tmp_path / "conf")
+    (tmp_path / "conf" / "clip").mkdir()
+    (tmp_path / "conf" / "clip" / "norm.yaml").write_text("max_norm: 7\n")
+    assert compose(["clip=norm", "optimizer=sgd"]).clip.max_norm == 7
+    assert compose(["clip=value", "optimizer=sgd"]).clip.max_value != 7

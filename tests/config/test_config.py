@@ -130,21 +130,45 @@ def test_every_model_has_data_that_fits_it(model: str) -> None:
         ["+experiment=fp16_collapse", "model.layers=3", "precision.init_scale=4", "model.layers=5"],
         ["pitfall.max_norm=1", "clip=norm", "+pitfall=clip_too_tight", "trainer={epochs: 2}"],
         ["expect=[diverged,nan_loss]", "hydra.job.num=3", "~schedule", "++story=mine"],
+        [
+            "clip=agc",
+            "optimizer=lion",
+            "precision=bf16",
+            "+pitfall=no_clip",
+            "model=lstm",
+            "clip.eps=0.1",
+            "data=digits",
+        ],
+        ["clip=norm", "precision=fp16_speech", "logger=[wandb,tensorboard]", "model=custom", "model.target=nets:Net"],
+        ["+experiment=exploding", "clip=value", "noise=gaussian"],
     ],
 )
 def test_values_put_into_composed_options_are_what_hydra_composes(overrides: list[str]) -> None:
     import hydra
 
     expected = hydra.compose("config", overrides)
+    types = {key: OmegaConf.get_type(expected, key) for key in expected}
     for _ in range(2):
-        assert OmegaConf.to_yaml(compose(overrides)) == OmegaConf.to_yaml(expected)
-        assert compose(overrides) == expected
+        made = compose(overrides)
+        assert OmegaConf.to_yaml(made) == OmegaConf.to_yaml(expected)
+        assert made == expected
+        assert {key: OmegaConf.get_type(made, key) for key in expected} == types
     compose(overrides).seed = 7
     assert compose(overrides).seed == expected.seed, "each composition is a copy"
 
 
 @pytest.mark.parametrize(
-    "wrong", ["optimizer.lr=high", "modle.layers=2", "model.layer=2", "seed=1,2", "clip=nrom", "pitfall.max_norm=1"]
+    "wrong",
+    [
+        "optimizer.lr=high",
+        "modle.layers=2",
+        "model.layer=2",
+        "seed=1,2",
+        "clip=nrom",
+        "pitfall.max_norm=1",
+        "pitfall=no_clip",
+        "+clip=norm",
+    ],
 )
 def test_what_does_not_compose_raises_hydras_own_error(wrong: str) -> None:
     import hydra

@@ -23,7 +23,7 @@ PACKAGES = ("base", "data", "models", "update", "measure", "diagnosis", "config"
 
 
 def load() -> None:
-    """Import what commands import, and compose once: Hydra's parsers learn as they read."""
+    """Import what commands import, and do once what is remembered: Hydra's parsers learn as they read."""
     gc.disable()
     for name in OTHERS:
         importlib.import_module(name)
@@ -32,6 +32,8 @@ def load() -> None:
         for module in pkgutil.walk_packages(parent.__path__, f"gradlab.{package}."):
             importlib.import_module(module.name)
     importlib.import_module("gradlab.config.compose").compose(["clip=norm", "seed=1"])
+    importlib.import_module("gradlab.train.environment").versions()
+    importlib.import_module("gradlab.data.digits").scanned()
     gc.collect()
     gc.freeze()
     gc.enable()

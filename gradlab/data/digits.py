@@ -5,6 +5,7 @@ Alpaydin and Kaynak 1998, UCI Machine Learning Repository.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,10 +46,12 @@ class DigitsData(Data):
         return Splits(train, test, Spec("images", (1, 8, 8), "classes", 10), "digits")
 
 
+@functools.cache
 def scanned() -> tuple[torch.Tensor, torch.Tensor]:
     """Images (N, 8, 8) and their digits (N,), as `sklearn.datasets.load_digits` returns them.
 
-    Read from its file where that is: importing scikit-learn takes a second, and nothing else of it is needed.
+    Read from its file where that is: importing scikit-learn takes a second, and nothing else of it is needed. Once a
+    process, since runs of a sweep want the same; nobody may write to them.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:

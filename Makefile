@@ -1,4 +1,4 @@
-.PHONY: test slow coverage lint docs cost reproduce
+.PHONY: test slow coverage lint docs wheel cost reproduce
 
 test:  ## the default tests (minutes)
 	pytest
@@ -16,6 +16,9 @@ lint:  ## format check, lint, import contract, types
 
 docs:  ## the documentation as a site, in site/
 	mkdocs build --strict
+
+wheel:  ## the wheel, built, checked, and run from an empty environment
+	.ci/wheel
 
 cost:  ## time gradlab against a bare loop and other trainers
 	for name in update monitor fp16_cpu sweep; do python experiments/cost/$$name.py; done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from itertools import pairwise
@@ -16,15 +17,19 @@ def paragraphs(cls: type) -> list[str]:
 
 def documented(cls: type) -> dict[str, str]:
     """The sentence under each field of a dataclass and of its bases."""
+    return {name: text for base in reversed(cls.__mro__[:-1]) for name, text in _of_its_own(base).items()}
+
+
+@functools.cache
+def _of_its_own(cls: type) -> dict[str, str]:
+    """The sentences in the text of a class."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError):  # no source: made by a function
+        return {}
     found: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError):  # no source: made by a function
-            continue
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for pair in pairwise(body):
-            match pair:
-                case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text))):
-                    found[name] = " ".join(str(text).split())
+    for pair in pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
+        match pair:
+            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text))):
+                found[name] = " ".join(str(text).split())
     return found

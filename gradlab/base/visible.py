@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Begins of escape sequences, changes of direction, and parts of names that are not UTF-8; not tab and newline."""
@@ -24,6 +24,12 @@ def one_line(text: str) -> str:
 def listed(names: Sequence[object], most: int = 5) -> str:
     """The names with commas between them; of more than `most` the first ones, and dots."""
     return ", ".join(map(str, names[:most])) + ", ..." * (len(names) > most)
+
+
+def several(names: Collection[object], most: int = 3) -> str:
+    """The names with commas between them; of more than `most` the first ones, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, [*names][:most])) + more
 
 
 def wrapped(line: str, columns: int, indent: int = 2) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WILD, FinishedRun
@@ -78,7 +79,7 @@ def excluded(run: FinishedRun) -> list[str]:
     """Causes that a run does not have."""
     h = run.history
     usual = min(filter(math.isfinite, (h.norm_drift[0], h.norms_of_all.median)), default=0.0)
-    bounded = h.largest <= NOTABLE_PEAK * usual and not run.ended_nonfinite and run.status != "failed"
+    bounded = h.largest <= NOTABLE_PEAK * usual and not run.failed
     later = [*h.update_ratios.values][1:]
     throughout = len(later) > 0 and median(sorted(later)) > LARGE_UPDATE  # not the first alone, nor those of a spike
     known = {
@@ -157,6 +158,5 @@ def by_samples(findings: list[Finding]) -> None:
         rises_again = finding.code == "diverged" and "weights_last" not in finding.evidence
         if rises_again or (finding.code == "exploding" and finding.began == bad.began):
             samples = sorted(bad.evidence["samples"])
-            shown = ", ".join(map(str, samples[:5])) + f" and {len(samples) - 5} more" * (len(samples) > 5)
-            many = "s" * (len(samples) > 1)
-            finding.causes = [f"sample{many} {shown} of the training set (see bad_batch)", *finding.causes]
+            named = f"sample{'s' * (len(samples) > 1)} {several(samples, 5)}"
+            finding.causes = [f"{named} of the training set (see bad_batch)", *finding.causes]

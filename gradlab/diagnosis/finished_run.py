@@ -108,7 +108,7 @@ class FinishedRun(LossCourse):
 
         An evaluation is of all samples: noise is of the first losses alone, and not of the last batches'.
         """
-        h, last = self.history, [*filter(math.isfinite, self.history.evaluations)][-1:]
+        h, last = self.history, self.history.evaluated[-1:]
         if self.eval_constant is None or not self.generalizes:
             return False
         for first in (h.first[: self.window], h.first[:5]):
@@ -153,7 +153,7 @@ class FinishedRun(LossCourse):
         first evaluation; of losses that rose the last. None if not, since a model that was trained before begins with
         lower losses than its evaluations have.
         """
-        found = [v for v in self.history.evaluations if math.isfinite(v)]
+        found = self.history.evaluated
         if not found:
             return None
         if self.eval_constant is not None:
@@ -206,7 +206,7 @@ class FinishedRun(LossCourse):
         """
         if self.constant is None or self.eval_constant is None or self.constant_found:
             return math.nan, ""
-        last = [math.inf, *filter(math.isfinite, self.history.evaluations)][-1]  # of the model that was inspected
+        last = [math.inf, *self.history.evaluated][-1]  # of the model that was inspected
         evaluated = last / self.eval_constant, "in the last evaluation"
         return min((self.history.end[0] / self.constant, "in the last training losses"), evaluated)
 
@@ -217,7 +217,7 @@ class FinishedRun(LossCourse):
         Both, since a single one may be luck. Where that answer is not known, than the run's own beginning.
         """
         h = self.history
-        found = [v for v in h.evaluations if math.isfinite(v)]
+        found = h.evaluated
         if not self.long or not found or not h.first:
             return False
         if self.constant is not None and self.eval_constant is not None:

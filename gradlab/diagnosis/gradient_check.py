@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.replay.ranges import dense
 from gradlab.update.gradients import tensor_norms
 from gradlab.update.layers import late_to_early_ratio, norms_by_layer
@@ -160,12 +161,13 @@ def magnitudes(norms: dict[str, float], total: float) -> list[str]:
 def findings(found: dict[str, Any], low: float, high: float) -> list[str]:
     """The findings in sentences, with causes and what to do."""
     total, norms = found["total_norm"], found["param_norms"]
+    nan, inf, zero, without = (several(found[name], SHOWN) for name in ("nan", "inf", "zero", "no_gradient"))
     lines = magnitudes(norms, total)
-    if found["nan"]:
-        lines.append(f"NaN in {listed(found['nan'])}: 0/0, inf - inf or the root of 0 on the way, or weights or inputs")
+    if nan:
+        lines.append(f"NaN in {nan}: 0/0, inf - inf or the root of 0 on the way, or weights or inputs")
         lines.append("  that were NaN before; look at the loss and at the outputs of the modules")
-    if found["inf"]:
-        lines.append(f"infinite: {listed(found['inf'])}: a number left its type's range (65504 in fp16), or x/0")
+    if inf:
+        lines.append(f"infinite: {inf}: a number left its type's range (65504 in fp16), or x/0")
     if total > high:
         lines.append(f"exploding? the norm is {total:.4g}, over {high:g}; largest: {top(found['exploding'])}")
         lines.append("  clip the norm before the step, at what is usual in this run; then lower the learning rate")
@@ -174,19 +176,14 @@ def findings(found: dict[str, Any], low: float, high: float) -> list[str]:
         lines.append("  is the loss at its minimum? else: activation, initialisation, normalisation, residual paths")
     elif found["vanishing"]:
         lines.append(f"under {low:g}: {top(found['vanishing'])}")
-    if found["zero"]:
-        lines.append(f"all zeros: {listed(found['zero'])}: dead units, or flushed to zero in half precision")
-    if norms and found["no_gradient"]:
-        lines.append(f"no gradient: {listed(found['no_gradient'])}: not used by the loss, or detached from it")
+    if zero:
+        lines.append(f"all zeros: {zero}: dead units, or flushed to zero in half precision")
+    if norms and without:
+        lines.append(f"no gradient: {without}: not used by the loss, or detached from it")
     ratio = found["late_early_ratio"]
     if ratio is not None and (ratio > 1000 or ratio < 1e-3):
         lines.append(f"late layers' gradients are {ratio:.3g} times the early ones'")
     return lines
-
-
-def listed(names: list[str]) -> str:
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + rest
 
 
 def top(pairs: list[tuple[str, float]]) -> str:

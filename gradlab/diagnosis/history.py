@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 from typing import Any
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.series import Blocks, Recent, Samples, without_spike
 from gradlab.measure.levels import MOST, PART, Levels
 from gradlab.update.layers import layers_of, norms_of
@@ -225,7 +226,7 @@ class History:
     def words(self, layer: str) -> str:
         """A layer's name; of the whole model, which has none, the first of the parameters that are in no other."""
         own = [name for name in self.names if "." not in name]
-        return layer or ", ".join(own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+        return layer or several(own)
 
     def runs(self, name: str) -> bool:
         """Whether the layer of a parameter, or a module above it, is called in the forward pass."""
@@ -257,6 +258,11 @@ class History:
     def loss_lowest(self) -> float:
         """The lowest mean of a window, or the median at the end."""
         return min(self.best, self.loss_late) if self.first else math.nan
+
+    @property
+    def evaluated(self) -> list[float]:
+        """The evaluations that are finite."""
+        return [loss for loss in self.evaluations if math.isfinite(loss)]
 
     @property
     def finite_losses(self) -> list[float]:

@@ -117,6 +117,11 @@ class LossCourse(Measurements):
         return not self.long and rising(h.finite_losses, max(h.loss_first, self.constant or -math.inf), 2 * factor)
 
     @property
+    def failed(self) -> bool:
+        """Whether it was ended by a failure, or its last updates were not finite."""
+        return self.status == "failed" or self.ended_nonfinite
+
+    @property
     def ended_nonfinite(self) -> bool:
         """Whether its last updates were all skipped, or applied with a non-finite loss.
 

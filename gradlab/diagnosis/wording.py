@@ -40,7 +40,7 @@ def without_largest(history: History) -> str:
 
 def judged_by(run: FinishedRun) -> str:
     """What a run is judged by where no constant answer is its measure."""
-    return "judged by its own beginning" + " and evaluations" * any(map(math.isfinite, run.history.evaluations))
+    return "judged by its own beginning" + " and evaluations" * bool(run.history.evaluated)
 
 
 def gain_of(loss: float, constant: float) -> float:
@@ -50,10 +50,9 @@ def gain_of(loss: float, constant: float) -> float:
 
 def best_evaluation(run: FinishedRun) -> str:
     """The best evaluation beside its constant answer, in words that follow others; nothing where there is none."""
-    evaluated = [v for v in run.history.evaluations if math.isfinite(v)]
-    if not evaluated or run.eval_constant is None:
+    if not run.history.evaluated or run.eval_constant is None:
         return ""
-    return f"; the best evaluation is {min(evaluated):.4g} (constant: {run.eval_constant:.4g})"
+    return f"; the best evaluation is {min(run.history.evaluated):.4g} (constant: {run.eval_constant:.4g})"
 
 
 def progress(run: FinishedRun) -> str:

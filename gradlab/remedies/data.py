@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from gradlab.base.visible import several
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED
 from gradlab.diagnosis.update_sizes import SMALL_UPDATE
@@ -31,8 +32,7 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
         lines = "bound what a single sample can add: an eps in what it divides by, a clamp, or a robust loss"
         yield code("loss", lines, "ordinary samples have losses or gradients far above those of the others")
     elif indices:
-        shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
-        many = len(indices) > 1
+        shown, many = several(indices, 5), len(indices) > 1
         out = (f"stand{s} out, measured with the initial weights" for s in ("s", ""))
         does = {"bad_batch": (*out,), "nan_input": ("is not finite", "are not finite")}
         alone = ("fails by itself with the initial weights", "fail by themselves with the initial weights")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
+from gradlab.base.visible import several
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.line import two_digits
@@ -77,7 +78,7 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     if off:
         said = f"weights begin at {middle:.2g} / sqrt(fan-in), {middle / usual:.2g} times the {usual:.2g} of He's"
         yield named("he_init", said)
-        but = f", but for {listed(apart)}," if apart else ""
+        but = f", but for {several(apart)}," if apart else ""
         yield code("initial weights", f"scale the initial weights{but} by {usual / middle:.2g}", said)
     saturated = str(e.found.get("saturated_units", {}).get("module"))
     for name in (n for n, size in e.sizes.items() if n.startswith(f"{saturated}.") and size > SIZES[1]):
@@ -99,7 +100,7 @@ def identity(e: Evidence, c: Config) -> Iterator[Proposal]:
     identity it comes whole, and that of all steps adds up: of SGD, a step is then too large.
     """
     if names := [name for name in e.sizes if name in e.of_relus and abs(e.sizes[name] - 1) > 0.01]:
-        those = f"begin with {listed(names)} as the identity (torch.nn.init.eye_)"
+        those = f"begin with {several(names)} as the identity (torch.nn.init.eye_)"
         rate = f", and train with optimizer=adamw optimizer.lr={AdamW.lr:g}: the gradients of all time steps add up"
         adds_up = rate * isinstance(c.optimizer, SGD)
         why = f"{'they begin' if len(names) > 1 else 'it begins'} at {e.sizes[names[0]]:.2g} / sqrt(fan-in), and ReLU"
@@ -115,8 +116,8 @@ def initial_biases(e: Evidence, c: Config) -> Iterator[Proposal]:
     if large:
         sizes = [f"{size:.2g}" for size in large.values()][:3] + ["..."] * (len(large) > 3)
         many = f"begin{'s' * (len(large) == 1)} at {', '.join(sizes)} (root mean square)"
-        said = f"{listed(large)} {many}, more than what inputs of size 1 add to {'them' if len(large) > 1 else 'it'}"
-        yield code("initial biases", f"begin with {listed(large)} at zero (torch.nn.init.zeros_)", said)
+        said = f"{several(large)} {many}, more than what inputs of size 1 add to {'them' if len(large) > 1 else 'it'}"
+        yield code("initial biases", f"begin with {several(large)} at zero (torch.nn.init.zeros_)", said)
 
 
 def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -140,11 +141,6 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", why)
 
 
-def listed(names: Collection[str]) -> str:
-    """The first three."""
-    return ", ".join([*names][:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
-
-
 def units(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The activation of the layer whose units are dead or saturated."""
     for verdict, form in (
@@ -165,18 +161,18 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
 def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
     """As much weight for those that are not learnt as another has; where they have it, less for all others."""
     unlearnt = e.found.get("unlearnt_term", {}).get("terms", [])
-    names, weights = listed(unlearnt), getattr(c.loss, "weights", None)
+    names, weights = several(unlearnt), getattr(c.loss, "weights", None)
     they = "is" if len(unlearnt) == 1 else "are"
     if weights is not None and (others := [name for name in e.terms if name not in unlearnt]):
         of = {name: weights.get(name, 1.0) for name in e.terms}
         most = max(abs(of[name]) for name in others)
         if light := {name: math.copysign(most, of[name]) for name in unlearnt if 0 < abs(of.get(name, 1.0)) < most}:
             # a step of SGD is as small as its weight, however little the others have
-            made, largest = {**weights, **light}, listed([name for name in others if abs(of[name]) == most])
+            made, largest = {**weights, **light}, several([name for name in others if abs(of[name]) == most])
             why = f"{names} {they} not learnt: as large a weight as that of {largest}"
         else:
             made = {**weights, **{name: two_digits(OUTWEIGHED * of[name]) for name in others}}
-            why = f"{names} {they} not learnt: a hundredth of the weight of {listed(others)}"
+            why = f"{names} {they} not learnt: a hundredth of the weight of {several(others)}"
         yield setting("loss.weights", why, {"loss.weights": made})
     lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
     yield code("weights", lines, f"{names} {they} not learnt")
@@ -206,7 +202,7 @@ def longer(e: Evidence, c: Config) -> Iterator[Proposal]:
 def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
     """What ends it on the way to parameters that never have a gradient, or none but zero."""
     zero = e.found.get("not_learning", {}).get("zero", [])
-    names = listed(e.found.get("broken_graph", {}).get("parameters", zero))
+    names = several(e.found.get("broken_graph", {}).get("parameters", zero))
     why = "their gradient is exactly zero in every record" if zero else "no gradient ever reaches them"
     ends = f"weights of zero, {CUTS}" if zero else CUTS
     if names:
@@ -217,7 +213,7 @@ def cut(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the gradient was zero from the first update on, and units are alive."""
     zero, of_zero = e.found.get("zero_gradient", {}).get("zero", []), e.weights == 0
     if zero or of_zero:
-        which = listed(zero) if zero else "all weights"
+        which = several(zero) if zero else "all weights"
         why = "they begin at zero, and of a product of two such weights neither gets a gradient"
         yield code("initial weights", f"begin with {which} different from zero (torch.nn.init.normal_)", why)
     if not of_zero:

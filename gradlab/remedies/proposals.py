@@ -66,6 +66,12 @@ AT_ONCE = 1e3
 """Times the usual size of updates up to which a lower rate comes first, where an explosion began at once."""
 
 
+OF_DEAD_UNITS = (
+    *(initial_biases, initial_sizes, mean_of_samples, rate_of_units, structural("gelu", "he_init"), adaptive, units),
+    unmeasured_rate,
+)
+
+
 def smaller_start(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where no rate in use makes updates usual, and neither weights nor data are off by themselves."""
     found = e.found.get(e.verdict, {})
@@ -96,11 +102,6 @@ def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     ]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", *(() if halved else ("orthogonal_init",)), "gated")(e, c)
-
-
-def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (samples, mean_of_samples, less_momentum, lower_rates, smaller_start, clip_norm, warmup):
-        yield from maker(e, c)
 
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -159,36 +160,11 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield from maker(e, c)
 
 
-def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (
-        initial_biases,
-        initial_sizes,
-        mean_of_samples,
-        rate_of_units,
-        structural("gelu", "he_init"),
-        adaptive,
-        units,
-        unmeasured_rate,
-    ):
-        yield from maker(e, c)
-
-
 def zero_gradient(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Of a gradient that never was there the rate is no matter, nor are units that are alive."""
     found = e.found.get(e.verdict, {})
-    yield from cut(e, c) if found.get("cut") or found.get("zero") or e.weights == 0 else dead(e, c)
-
-
-def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (
-        initial_biases,
-        initial_sizes,
-        mean_of_samples,
-        rate_of_units,
-        structural("xavier_init", "relu+he_init", "layer_norm"),
-        units,
-        unmeasured_rate,
-    ):
+    no_matter = found.get("cut") or found.get("zero") or e.weights == 0
+    for maker in (cut,) if no_matter else OF_DEAD_UNITS:
         yield from maker(e, c)
 
 
@@ -196,23 +172,6 @@ def collapse(e: Evidence, c: Config) -> Iterator[Proposal]:
     too_far = excess(e) > TOO_FAR  # no precision holds such updates
     for maker in (loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates)), rounded_inputs):
         yield from maker(e, c)
-
-
-def too_large(e: Evidence, c: Config) -> Iterator[Proposal]:
-    yield from mean_of_samples(e, c)
-    yield from lower_rates(e, c)
-    yield from warmup(e, c)
-
-
-def spike(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (samples, clip_norm, lower_rates):
-        yield from maker(e, c)
-    yield from structural("cosine")(e, c)
-
-
-def underflow(e: Evidence, c: Config) -> Iterator[Proposal]:
-    yield from loss_scale(e, c)
-    yield from wider(e, c)
 
 
 def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -246,18 +205,21 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "scale_collapse": (collapse,),
     "exploding": (exploding,),
     "overflow_fp16": (collapse,),
-    "diverged": (diverged,),
+    "diverged": (samples, mean_of_samples, less_momentum, lower_rates, smaller_start, clip_norm, warmup),
     "broken_graph": (graph,),
-    "dead_units": (dead,),
+    "dead_units": OF_DEAD_UNITS,
     "zero_gradient": (zero_gradient,),
-    "saturated_units": (saturated,),
+    "saturated_units": (
+        *(initial_biases, initial_sizes, mean_of_samples, rate_of_units),
+        *(structural("xavier_init", "relu+he_init", "layer_norm"), units, unmeasured_rate),
+    ),
     "vanishing": (vanishing,),
-    "underflow_fp16": (underflow,),
+    "underflow_fp16": (loss_scale, wider),
     "overclipped": (clip_per_layer, looser_clip),
     "dominant_layer": (clip_per_layer,),
-    "update_too_large": (too_large,),
+    "update_too_large": (mean_of_samples, lower_rates, warmup),
     "stalled": (stalled,),
-    "loss_spike_recovered": (spike,),
+    "loss_spike_recovered": (samples, clip_norm, lower_rates, structural("cosine")),
     "not_learning": (not_learning,),
     "unlearnt_term": (terms,),
     "memorising": (structural("smaller_model"), targets),

@@ -156,7 +156,7 @@ class BadBatch(Rule):
         return self.spikes[last + 1 :]
 
     def find(self, run: FinishedRun) -> Finding | None:
-        guilty = [s for s in self.spikes if self.at_fault(run, s)]
+        guilty = [s for s in self.spikes if self.at_fault(run, s.attempt)]
         if not guilty:  # the weights are at fault, or the data were from the very beginning
             return self.at_once(run)
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
@@ -188,28 +188,26 @@ class BadBatch(Rule):
         seen = ((spike.by_loss, "loss", spike.loss, spike.before), (spike.by_norm, norm, spike.norm, spike.usual))
         return ", ".join(f"{name} {now:.3g} (their median: {usual:.3g})" for has, name, now, usual in seen if has)
 
-    def at_fault(self, run: FinishedRun, spike: Towering) -> bool:
+    def at_fault(self, run: FinishedRun, attempt: int) -> bool:
         """Whether samples of the update are, and not the operation that fails on them."""
-        samples, o = run.samples.get(spike.attempt, []), run.overflow
+        samples, o = run.samples.get(attempt, []), run.overflow
         computed = o is not None and o.phase not in ("inputs", "targets", "parameters", "buffers")
-        usual = not run.input_size >= WILD and others_hold(samples)  # else no sample is wrong, but all are
-        return usual and dominated(samples) and (not computed or any(s.unlike for s in samples))
+        return may_be(run, samples) and dominated(samples) and (not computed or any(s.unlike for s in samples))
 
     def at_once(self, run: FinishedRun) -> Finding | None:
         """Of a run that failed: one of its first updates, before anything was usual; or the one that failed."""
-        bad = [s for s in self.early if run.status == "failed" and self.at_fault(run, s)]
+        if run.status != "failed":
+            return None
         at = run.history.bad_since or 0
-        samples = run.samples.get(at, [])
-        unlike = not run.input_size >= WILD and others_hold(samples) and any(s.unlike for s in samples)
-        if not bad and run.status == "failed" and unlike:
-            bad = [Towering(at, math.inf, math.inf, math.nan, math.nan, 0)]
+        bad = [s.attempt for s in self.early if self.at_fault(run, s.attempt)]
+        last = run.samples.get(at, [])
+        if may_be(run, last) and any(s.unlike for s in last):
+            bad.append(at)
         if not bad:
             return None
-        samples = run.samples[bad[0].attempt]
-        when = "in" if bad[0].attempt == at else "after"
-        sentence = f"the run failed {when} update {bad[0].attempt}; {named(samples)}"
-        evidence = {"count": 1, "samples": like(run, samples)}
-        return self.found("critical", sentence, bad[0].attempt, **evidence)
+        samples, when = run.samples[bad[0]], "in" if bad[0] == at else "after"
+        sentence = f"the run failed {when} update {bad[0]}; {named(samples)}"
+        return self.found("critical", sentence, bad[0], count=1, samples=like(run, samples))
 
     def unable(self, run: FinishedRun) -> str | None:
         return "the samples of single updates could not be measured" if self.spikes and not run.samples else None
@@ -236,8 +234,9 @@ class BadBatch(Rule):
 
     def lasts(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether the run ended with the loss that the update left behind."""
-        ended = run.status == "failed" or run.ended_nonfinite
-        return ended or (len(spike.after) >= AFTER // 2 and self.above(run, run.history.losses.final, spike.before))
+        return run.failed or (
+            len(spike.after) >= AFTER // 2 and self.above(run, run.history.losses.final, spike.before)
+        )
 
     def above(self, run: FinishedRun, value: float, before: float) -> bool:
         """Whether a loss is damage: also beside what there is to learn, else that of a converged model rises easily."""
@@ -251,9 +250,9 @@ def like(run: FinishedRun, samples: list[Sample]) -> list[int]:
     return list(dict.fromkeys(s.index for s in found))
 
 
-def others_hold(samples: Sequence[Sample]) -> bool:
-    """Whether the samples of an update that do not stand out are finite with the weights that it had."""
-    return not any(s.broken and not s.stands_out for s in samples)
+def may_be(run: FinishedRun, samples: Sequence[Sample]) -> bool:
+    """Whether some samples may be at fault: neither are all of wild scale, nor do others fail with the last weights."""
+    return not run.input_size >= WILD and not any(s.broken and not s.stands_out for s in samples)
 
 
 def quartiles(values: deque[float]) -> tuple[float, float, float]:

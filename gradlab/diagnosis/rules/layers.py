@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
@@ -109,7 +110,7 @@ class Vanishing(Rule):
         depth, time = self.ratios.median, self.times.median
         if run.inspection is not None and run.inspection.layer_ratio is not None and math.isinf(depth):
             depth = min(depth, run.inspection.layer_ratio)  # not fp16's flushing to zero
-        if run.beats_constant_anywhere or run.frozen or run.status == "failed" or run.ended_nonfinite:
+        if run.beats_constant_anywhere or run.frozen or run.failed:
             return None
         live = passed(run)
         if math.isinf(depth) if not live else depth * live <= self.ratio < depth:
@@ -219,9 +220,8 @@ class BrokenGraph(Rule):
         if not names:
             return None
         many = len(names) > self.share * len(run.history.names)
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         unused = not any(run.history.runs(name) for name in names)
         severity = "critical" if run.stuck or (many and not unused) else "info" if unused else "warning"
-        found = self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
+        found = self.found(severity, f"no gradient ever reaches {several(names)}", 1, parameters=names)
         found.causes = ["the forward pass does not use that part of the model"] if unused else found.causes
         return found

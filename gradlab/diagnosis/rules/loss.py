@@ -77,8 +77,7 @@ class Diverged(Rule):
         least = max(self.part * fallen, 5 * run.standard_error)
         if not (run.long and fallen >= self.fell * abs(reference) and back >= least):
             return None
-        evaluated = [v for v in h.evaluations if math.isfinite(v)]
-        level = began if run.eval_constant is None else run.eval_constant
+        level, evaluated = began if run.eval_constant is None else run.eval_constant, h.evaluated
         fall = level - min(evaluated, default=level)
         if fall <= 0 or evaluated[-1] - min(evaluated) < self.part * fall:
             return None
@@ -89,7 +88,7 @@ class Diverged(Rule):
 
     def forgotten(self, run: FinishedRun) -> Finding:
         """What was learnt, by the evaluations, is lost, however little it was."""
-        best, last = min(v for v in run.history.evaluations if math.isfinite(v)), run.history.evaluations[-1]
+        best, last = min(run.history.evaluated), run.history.evaluations[-1]
         level = run.history.loss_early if run.eval_constant is None else run.eval_constant
         of = "the first losses" if run.eval_constant is None else "a constant answer"
         sentence = f"the best evaluation was {best:.4g}, and the last is {last:.4g} ({of}: {level:.4g})"

@@ -40,19 +40,17 @@ class ScaleCollapse(Rule):
         self.recent: deque[bool] = deque(maxlen=40)
         self.descent: list[int] | None = None  # first skipped update, its epoch, skips
         self.height = self.scale = 0.0  # of the scale, before the descent and now
-        self.calm = 0  # updates since the last that was skipped
         self.smallest = math.inf
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         skipped, scale = bool(line["update/skipped"]), line["amp/scale"]
         self.recent.append(skipped)
-        self.calm = 0 if skipped else self.calm + 1
         at_first = self.descent is not None and self.descent[0] == 1  # then what it was before is not known
         if skipped:
             if self.descent is None:
                 self.descent, self.height = [line["attempt"], line["epoch"], 0], max(self.scale, scale)
             self.descent[2] += 1
-        elif self.calm >= history.window if at_first else scale >= self.height:
+        elif history.calm >= history.window if at_first else scale >= self.height:
             self.descent = None
         self.scale, self.smallest = scale, min(self.smallest, scale)
 

@@ -32,7 +32,7 @@ class NaNGradient(NonFinite):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, o = run.history, run.overflow
-        if not self.ended(run) or h.empty == h.attempts > 0:
+        if not run.failed or h.empty == h.attempts > 0:
             return None
         if (h.bad_loss and o is None and not h.poisoned) or (
             o is not None and o.phase in ("forward", "between", "loss")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WHOLE_SET, FinishedRun
 from gradlab.diagnosis.replay.overflow import MODERATE, Overflow
@@ -20,17 +20,10 @@ SAMPLES_PER_FAULTY = 5
 class NonFinite(Rule):
     """Base: the run ended in non-finite updates."""
 
-    def phase(self, run: FinishedRun) -> str | None:
-        """Where the first non-finite number is; None where the update was not replayed."""
-        return run.overflow.phase if run.overflow is not None else None
-
-    def ended(self, run: FinishedRun) -> bool:
-        return run.status == "failed" or run.ended_nonfinite
-
     def bad(self, run: FinishedRun) -> int:
         """The first update of the failure, or the first one that is not finite; 0 where there is none."""
         h = run.history
-        return (h.bad_since if self.ended(run) else h.skipped_bad_since or h.applied_bad_since) or 0
+        return (h.bad_since if run.failed else h.skipped_bad_since or h.applied_bad_since) or 0
 
     def suspects(self, run: FinishedRun) -> list[int]:
         return [self.bad(run)] if self.bad(run) else []
@@ -46,16 +39,11 @@ class NonFinite(Rule):
             measured = f"{every} samples that were measured"
             return f"; {len(mine)} of its {measured} are not finite by themselves, with the initial weights", []
         found = sorted({*mine, *others})
-        many = f"samples {listed(found)} are" if len(found) > 1 else f"sample {found[0]} is"
+        many = f"samples {several(found, 5)} are" if len(found) > 1 else f"sample {found[0]} is"
         return f"; {many} not finite by {'themselves' if len(found) > 1 else 'itself'}, with the initial weights", found
 
     def unable(self, run: FinishedRun) -> str | None:
-        return "the failing update was not replayed" if self.ended(run) and run.overflow is None else None
-
-
-def listed(samples: Sequence[object]) -> str:
-    """The first five."""
-    return ", ".join(map(str, samples[:5])) + (f" and {len(samples) - 5} more" if len(samples) > 5 else "")
+        return "the failing update was not replayed" if run.failed and run.overflow is None else None
 
 
 @rule("nan_input", position=10)
@@ -67,12 +55,12 @@ class NaNInput(NonFinite):
     fixes = ("drop or repair the samples that are not finite", "add an eps to the spread that the data are divided by")
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if (phase := self.phase(run)) not in ("inputs", "targets"):
+        o = run.overflow
+        if o is None or o.phase not in ("inputs", "targets"):
             return None
-        samples = run.overflow.samples if run.overflow is not None else []
-        sentence = f"the {phase} of update {run.history.bad_since} are not finite"
-        sentence += f": sample{'s' * (len(samples) > 1)} {listed(samples)}" if samples else ""
-        return self.found("critical", sentence, run.history.bad_since, samples=samples)
+        sentence = f"the {o.phase} of update {run.history.bad_since} are not finite"
+        sentence += f": sample{'s' * (len(o.samples) > 1)} {several(o.samples, 5)}" if o.samples else ""
+        return self.found("critical", sentence, run.history.bad_since, samples=o.samples)
 
 
 @rule("nan_parameter", position=20)
@@ -84,9 +72,10 @@ class NaNParameter(NonFinite):
     fixes = ("lower the learning rate", "clip the gradient norm", "skip updates whose gradient is not finite")
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if self.phase(run) not in ("parameters", "buffers") or run.overflow is None:
+        o = run.overflow
+        if o is None or o.phase not in ("parameters", "buffers"):
             return None
-        return self.found("critical", str(run.overflow), run.history.bad_since, parameter=run.overflow.module)
+        return self.found("critical", str(o), run.history.bad_since, parameter=o.module)
 
 
 @rule("empty_window", position=25)
@@ -166,7 +155,7 @@ class NaNLoss(NonFinite):
     def unexplained(self, run: FinishedRun) -> Finding | None:
         """What the lines of metrics alone say."""
         h, (alone, samples) = run.history, self.alone(run)
-        if self.ended(run):
+        if run.failed:
             if not h.bad_loss or h.poisoned:
                 return None
             what = "the last losses are not finite" if h.broken else f"the last {h.streak} updates were skipped"
@@ -185,7 +174,7 @@ class NaNLoss(NonFinite):
         return None
 
     def yields(self, run: FinishedRun) -> bool:
-        return run.overflow is None and self.ended(run)
+        return run.overflow is None and run.failed
 
     def unable(self, run: FinishedRun) -> str | None:
         return None

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from gradlab.base.visible import several
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.layers import passed
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
-from gradlab.diagnosis.rules.nonfinite import fits_wider, listed
+from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.wording import CUTS
@@ -117,7 +118,7 @@ class Exploding(Rule):
         h = run.history
         # Where the targets have grown, the norm has grown with them.
         targets = run.targets_outgrew_loss or (run.makes_targets and self.calm >= h.window)
-        if not (run.status == "failed" or run.ended_nonfinite or (run.rose(self.lost) and not targets)):
+        if not (run.failed or (run.rose(self.lost) and not targets)):
             return self.survived(run)
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
@@ -272,7 +273,7 @@ class ZeroGradient(Rule):
         elif self.at > 1:  # it was there
             found.causes = found.causes[:1]
         elif zero := self.weights_of_zero(run):
-            found.causes = [f"weights of zero: {listed(zero)}", *found.causes * any(h.first_norms)]
+            found.causes = [f"weights of zero: {several(zero, 5)}", *found.causes * any(h.first_norms)]
             found.evidence["zero"] = zero
         elif run.inspection is not None and passed(run):  # no layer's units are all dead
             found.causes = found.causes[1:]

@@ -32,7 +32,7 @@ def follows(run: FinishedRun) -> bool:
     They fall to the last, below the best constant answer to their own samples, and at least half as far as the training
     losses do: what is learnt of targets that belong to other inputs helps no others.
     """
-    evaluated = [v for v in run.history.evaluations if math.isfinite(v)]
+    evaluated = run.history.evaluated
     if run.constant is None or run.eval_constant is None or len(evaluated) < EVALUATIONS:
         return False
     falls = [after < before for before, after in pairwise(evaluated)]
@@ -48,7 +48,7 @@ def part(loss: float, constant: float, floor: float) -> float:
 
 def training_alone(run: FinishedRun) -> float:
     """By how much the last losses are further above their constant answer's than the last evaluation; 0: not much."""
-    evaluated, (end, error) = [v for v in run.history.evaluations if math.isfinite(v)], run.history.end
+    evaluated, (end, error) = run.history.evaluated, run.history.end
     if run.constant is None or run.eval_constant is None or run.constant_found or not evaluated:
         return 0.0
     gap = (end - run.constant) - (evaluated[-1] - run.eval_constant)
@@ -163,13 +163,12 @@ class NotLearning(Rule):
     def beside_constant(self, run: FinishedRun, constant: float) -> Finding:
         h, (end, error) = run.history, run.history.end
         seen: dict[str, Any] = {"constant": constant, "end": end, "standard_error": error, "first": h.loss_first}
-        evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level, against, sentence = end, constant, progress(run)
-        if evaluated and run.eval_constant is not None:
-            level, against = min(evaluated), run.eval_constant
+        if h.evaluated and run.eval_constant is not None:
+            level, against = min(h.evaluated), run.eval_constant
             sentence += best_evaluation(run) * (best_evaluation(run) not in sentence)
             seen |= {"evaluation": level, "evaluation_constant": against}
-        doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
+        doubt = 2 * error if h.evaluated else 0.0  # an evaluation is of all samples, and says enough
         close = min(part(level, against, run.lowest), part(end + doubt, constant, run.lowest)) > 1 - self.reach
         severe = not run.beats_constant_anywhere if run.constant_found else close
         found = self.found("critical" if severe else "warning", sentence, **seen)
@@ -250,7 +249,7 @@ class NotLearning(Rule):
         elif follows(run):
             found.causes = [SHORT if h.lowered_at else SLOW]
             found.evidence["slow"] = True
-            gain = gain_of([*filter(math.isfinite, h.evaluations)][-1], run.eval_constant or 0.0)
+            gain = gain_of(h.evaluated[-1], run.eval_constant or 0.0)
             found.sentence += (
                 f"; the evaluations fell to the last, to {gain:.1%} below their constant answer: too little yet"
             )
@@ -293,10 +292,7 @@ class Memorising(Rule):
         h, end = run.history, run.history.end[0]
         if run.status == "interrupted" or run.undecided or not run.memorises:
             return None
-        best, against = (
-            min(v for v in h.evaluations if math.isfinite(v)),
-            f"(a constant answer: {run.eval_constant:.4g})",
-        )
+        best, against = min(h.evaluated), f"(a constant answer: {run.eval_constant:.4g})"
         losses = f"the last training losses{without_largest(h)} have a mean of {end:.4g}"
         sentence = f"{losses}, and the best evaluation is {best:.4g} {against}"
         found = self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)

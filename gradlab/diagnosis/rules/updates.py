@@ -30,7 +30,7 @@ class UpdateTooLarge(Rule):
         if not largest > self.ratio:
             return None
         sentence = moves(usual, largest, h.update_ratios.count, h.update_ratios.count + h.from_zero)
-        lost = (run.status == "failed" or run.stuck or run.ended_nonfinite) and not run.decayed
+        lost = (run.failed or run.stuck) and not run.decayed
         severity = "critical" if run.thrown and run.stuck else "warning" if lost and usual > self.ratio else "info"
         sentence += f", and {progress(run)}" * (severity == "critical")
         found = self.found(severity, sentence, None, usual=usual, largest=largest)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 
 from gradlab.config.schema import Config
-from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.advice.learning_rate import RECORDS, TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.advice.max_norm import outlier_fence
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import RECORDS, TOO_FAR
+from gradlab.remedies.learning_rate import TOO_FAR
 from gradlab.remedies.proposal import Proposal, setting
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD

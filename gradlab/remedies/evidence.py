@@ -12,6 +12,7 @@ from gradlab.base.json_lines import number
 from gradlab.base.statistics import quantile
 from gradlab.diagnosis.advice.max_norm import steady_norms
 from gradlab.diagnosis.initial_sizes import initial_sizes
+from gradlab.diagnosis.rules.terms import PREFIX
 from gradlab.runs.advice_facts import before_failure, failed_at
 from gradlab.runs.record import RunRecord
 from gradlab.update.layers import layers_of, norms_of
@@ -19,7 +20,6 @@ from gradlab.update.layers import layers_of, norms_of
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
 
-TERM = "train/loss/"
 DAMAGE = ("bad_batch", "exploding", "loss_spike_recovered")
 """Findings after whose first update nothing is usual any more."""
 
@@ -131,7 +131,9 @@ def evidence(run: RunRecord) -> Evidence:
         summed=bool((run.diagnosis.get("evidence") or {}).get("summed")),
         lowered="loss_scale_lowered_at" in (run.diagnosis.get("evidence") or {}),
         empty=sum(bool(line.get("update/empty")) for line in run.updates) / max(len(run.updates), 1),
-        terms=[name.removeprefix(TERM) for name in (run.updates[0] if run.updates else {}) if name.startswith(TERM)],
+        terms=[
+            name.removeprefix(PREFIX) for name in (run.updates[0] if run.updates else {}) if name.startswith(PREFIX)
+        ],
         skipped=len(run.updates) - len(applied),
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,

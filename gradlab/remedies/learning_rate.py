@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradlab.base.statistics import quantile
 from gradlab.config.schema import Config
-from gradlab.diagnosis.advice.learning_rate import FAILED, TYPICAL_RATIO
+from gradlab.diagnosis.advice.learning_rate import FAILED, RECORDS, TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.diagnosis.wording import moves
@@ -17,8 +17,6 @@ from gradlab.update.adam import AdamW, BetasOption
 from gradlab.update.schedule import Constant
 from gradlab.update.sgd import SGD
 
-RECORDS = 3
-"""Updates whose size must have been measured for a middle."""
 TOO_FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
 LEAST = 1e-4

@@ -12,6 +12,7 @@ from gradlab.base.visible import several
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.line import two_digits
+from gradlab.diagnosis.rules.layers import gated
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.diagnosis.wording import CUTS, percent
 from gradlab.remedies.evidence import Evidence
@@ -26,8 +27,6 @@ SIZES = (0.2, 4.0)
 """Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
 LARGE_BIAS = 1.0
 """Root mean square of a bias that outweighs the weighted sum beside it, of inputs of size 1."""
-GATED = ("LSTM", "GRU")
-"""Modules, and their cells, whose activations cannot be chosen."""
 MANY = 5
 """Layers over which a factor each adds up."""
 STABLE = {
@@ -44,7 +43,6 @@ STABLE = {
     "pow": "bound the base: away from 0 where the exponent is negative, else from above",
     "norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
     "linalg_vector_norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
-    "_softmax": "leave one position of each row unmasked, or mask with a large negative number instead of -inf",
     "softmax": "leave one position of each row unmasked, or mask with a large negative number instead of -inf",
     "acos": "acos(x.clamp(-1 + eps, 1 - eps))",
     "asin": "asin(x.clamp(-1 + eps, 1 - eps))",
@@ -61,9 +59,8 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     sizes = [s for s in e.sizes.values() if s > 0]
     if not sizes:
         if e.sizes:
-            why = "they begin at zero, and of a product of two such weights neither gets a gradient"
-            yield named("he_init", why)
-            yield code("initial weights", "begin with all weights different from zero (torch.nn.init.normal_)", why)
+            begun = of_zero("all weights")
+            yield from (named("he_init", begun.why), begun)
         return
     middle, usual = statistics.median(sizes), math.sqrt(2)
     if any(e.sizes[name] > RECURRENT for name in e.of_relus):
@@ -108,6 +105,11 @@ def identity(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield code("initial weights", those + adds_up, why)
 
 
+def of_zero(which: str) -> Proposal:
+    why = "they begin at zero, and of a product of two such weights neither gets a gradient"
+    return code("initial weights", f"begin with {which} different from zero (torch.nn.init.normal_)", why)
+
+
 def initial_biases(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Biases that begin so large that they alone turn units off or saturate them."""
     large = {name: size for name, size in e.biases.items() if size > LARGE_BIAS}
@@ -134,7 +136,7 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     where = "in the loss"
     if not in_loss:
         where = f"{'before' if o.phase == 'between' else 'in'} {o.module or 'the model'} ({o.kind})"
-    form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
+    form = STABLE.get(operation.strip("_"))
     if form is not None:
         why = f"{o.failure} in {o.place}" if o.undefined and o.place else "it is the first that is not finite"
         why += ": no field of the configuration keeps what it divides by from zero" * (o.by_zero and not o.derivative)
@@ -148,7 +150,7 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
         ("saturated_units", "ReLU or GELU, or normalise before"),
     ):
         if (module := e.found.get(verdict, {}).get("module")) is not None:
-            if str(e.found[verdict].get("kind")).removesuffix("Cell") in GATED:
+            if gated(str(e.found[verdict].get("kind"))):
                 form = "smaller initial weights, or normalise before"
             part = float(e.found[verdict].get("fraction", 1.0))
             yield code(
@@ -211,15 +213,12 @@ def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def cut(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where the gradient was zero from the first update on, and units are alive."""
-    zero, of_zero = e.found.get("zero_gradient", {}).get("zero", []), e.weights == 0
-    if zero or of_zero:
-        which = several(zero) if zero else "all weights"
-        why = "they begin at zero, and of a product of two such weights neither gets a gradient"
-        yield code("initial weights", f"begin with {which} different from zero (torch.nn.init.normal_)", why)
-    if not of_zero:
-        why = "the gradient is exactly zero from the first update on" + ", and in no layer are all units dead" * (
-            not zero
-        )
+    zero = e.found.get("zero_gradient", {}).get("zero", [])
+    if zero or e.weights == 0:
+        yield of_zero(several(zero) if zero else "all weights")
+    if e.weights != 0:
+        why = "the gradient is exactly zero from the first update on"
+        why += ", and in no layer are all units dead" * (not zero)
         yield code("graph", f"look for {CUTS} between the weights and the loss", why)
 
 

@@ -24,8 +24,6 @@ from gradlab.update.layers import late_to_early_ratio
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
 
-GATED = ("LSTM", "GRU")
-"""Modules, and their cells, that have gates."""
 TENTHS_FROM = 20
 """Layers of which a tenth is more than one: of fewer the first and the last one are compared."""
 ALL = 0.995
@@ -50,10 +48,15 @@ def paths(run: FinishedRun) -> dict[str, bool]:
     return {"residual connections": bool(i and i.residual), "normalisation": bool(i and i.normalised)}
 
 
+def gated(kind: str) -> bool:
+    """Whether a class of modules, or of their cells, has gates."""
+    return kind.removesuffix("Cell") in ("LSTM", "GRU")
+
+
 def flattens(activation: ActivationOutput) -> bool:
     """Whether its slope falls towards zero at both ends."""
     by_name = re.search("sigm|tanh", activation.operation.lower())
-    return activation.saturated is not None or bool(by_name) or activation.kind.removesuffix("Cell") in GATED
+    return activation.saturated is not None or bool(by_name) or gated(activation.kind)
 
 
 @rule("vanishing", position=130)
@@ -130,7 +133,7 @@ class Vanishing(Rule):
             seen = run.inspection.activations if run.inspection is not None else []
             if run.inspection is not None and not any(map(flattens, seen)):  # as of ReLU
                 found.causes = [c for c in found.causes if "sigmoid" not in c]
-            found.evidence |= {"gated": True} if any(m.kind.removesuffix("Cell") in GATED for m in seen) else {}
+            found.evidence |= {"gated": True} if any(gated(m.kind) for m in seen) else {}
             return found
         return None
 

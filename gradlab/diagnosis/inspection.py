@@ -14,6 +14,7 @@ import torch
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.data.tree import samples
 from gradlab.measure.activations import FIELDS, Activations
+from gradlab.measure.untouched import untouched
 from gradlab.update.gradients import tensor_norms
 from gradlab.update.layers import late_to_early_ratio, norms_by_layer
 from gradlab.update.loss import CrossEntropy, Loss, classes_last
@@ -91,16 +92,11 @@ def inspect_model(
     batches: micro-batches, of which the first alone is used for the gradients. modules: names of recurrent ones, whose
     activations are within one operation. order: of layers. The caller restores the random state.
     """
-    buffers = [b.clone() for b in model.buffers()]
-    try:
+    with untouched(model):
         found = of_forward_passes(model, loss_fn, precision, batches, modules)
         if precision.dtype == torch.float16:
             compare_gradients(found, model, loss_fn, precision, *batches[0], order)
         return found
-    finally:
-        for b, before in zip(model.buffers(), buffers, strict=True):
-            b.copy_(before)
-        model.zero_grad(set_to_none=True)
 
 
 def of_forward_passes(

@@ -13,6 +13,7 @@ from gradlab.diagnosis.replay.failure import OVERFLOW
 from gradlab.diagnosis.replay.overflow import SUM, Overflow
 from gradlab.diagnosis.replay.ranges import finite, range_of, tensors_of
 from gradlab.measure.samples import steps_shown
+from gradlab.measure.untouched import untouched
 from gradlab.update.gradients import measure
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
@@ -50,15 +51,10 @@ def first_overflow_forward(
     """The first non-finite tensor of a forward pass alone, in the mode that the model is in; buffers are restored."""
     from gradlab.diagnosis.replay.trace import Trace  # loads PyTorch: not before the configuration was checked
 
-    buffers = [b.clone() for b in model.buffers()]
     trace = Trace(model)
-    try:
-        with torch.enable_grad(), steps_shown(model), trace.hooks():  # what needs no gradient may be a mask
-            forward(trace, loss_fn, precision, inputs, targets)
-        return report(trace, 0.0, 0.0, 1).first
-    finally:  # the running mean of an overflow would break the next batch
-        for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.data.copy_(before)
+    with untouched(model), torch.enable_grad(), steps_shown(model), trace.hooks():  # without gradient it may be a mask
+        forward(trace, loss_fn, precision, inputs, targets)
+    return report(trace, 0.0, 0.0, 1).first
 
 
 def replay(
@@ -79,9 +75,8 @@ def replay(
 
     if broken := beforehand(model, batches):
         return Replay(broken)
-    buffers = [b.clone() for b in model.buffers()]
     trace = Trace(model, limit)
-    try:
+    with untouched(model):
         count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
         weight = precision.scale * ranks / loss_fn.divisor(count)
         total = torch.zeros((), device=precision.device)
@@ -99,10 +94,6 @@ def replay(
                 trace.found.append(NonFiniteTensor(trace.order, "unscale", None, name, len(batches) - 1, None))
         norms = measure([n for n, _ in named], [p for _, p in named], precision.device)
         return report(trace, (total / count).item(), norms.total.item(), len(batches))
-    finally:
-        for b, saved in zip(model.buffers(), buffers, strict=True):
-            b.copy_(saved)
-        model.zero_grad(set_to_none=True)
 
 
 def beforehand(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Overflow | None:

@@ -8,6 +8,7 @@ from gradlab.base.visible import several
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WILD, FinishedRun
+from gradlab.diagnosis.rules.not_learning import ONLY_TRAINING, RUNNING, UNLIKE
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 
@@ -25,6 +26,8 @@ SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
 BRAKES = 10.0
 """Times a usual element of the gradient, above which eps makes steps of little else."""
+MUCH_DROPOUT = 0.5
+"""The largest part of a layer's outputs that is usually dropped."""
 SCALED = ("exploding", "diverged", *FLAT_UNITS, "overclipped", "not_learning")
 """Findings that inputs of wild scale may explain."""
 
@@ -70,7 +73,7 @@ def scaled(run: FinishedRun, finding: Finding) -> None:
     if run.target_size >= WILD and not units:
         finding.causes = [
             f"targets of wild scale: up to {run.target_size:.2g} (the median of a batch)",
-            *finding.causes,
+            *(cause for cause in finding.causes if not cause.startswith("targets whose mean or size")),
         ]
         finding.evidence["target_size"] = run.target_size
 
@@ -135,6 +138,16 @@ def inspected(run: FinishedRun, finding: Finding) -> None:
         others = [cause for cause in finding.causes if "at first" not in cause]  # a first gradient is its noise
         finding.causes = [norm, *others]
         finding.evidence["batch_norm_samples"] = few
+    if finding.code == "memorising" and few is not None:
+        finding.causes = [each for cause in finding.causes for each in ([RUNNING] * (cause == UNLIKE) + [cause])]
+    if finding.code == "not_learning" and run.out_of_reach:
+        finding.causes = [run.out_of_reach]
+        finding.evidence |= {"target_size": run.target_size, "output_bound": run.inspection.output_bound}
+    name, part = run.inspection.dropout or ("", 0.0)
+    if finding.code == "not_learning" and part > MUCH_DROPOUT:
+        others = [cause for cause in finding.causes if not cause.startswith(ONLY_TRAINING)]
+        finding.causes = [f"{name or 'the model'} drops {part:.0%} of what goes in", *others]
+        finding.evidence |= {"dropout": part, "dropout_module": name}
     if finding.code in UNLEARNT and run.inspection.probabilities:
         finding.causes = ["the model returns probabilities, and the loss takes a softmax of them again"]
         finding.evidence["probabilities"] = True

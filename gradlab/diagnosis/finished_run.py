@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gradlab.diagnosis.initial_sizes import ORDINARY, initial_sizes
 from gradlab.diagnosis.loss_course import LossCourse
 from gradlab.diagnosis.series import median
-from gradlab.diagnosis.trends import extrapolated
+from gradlab.diagnosis.trends import extrapolated, falls_to_the_last
 
 if TYPE_CHECKING:
     from gradlab.measure.samples import Sample
@@ -27,6 +27,8 @@ WHOLE_SET = 0
 """Stands for the whole training set among attempts, which are counted from 1."""
 WILD = 1e3
 """Size of inputs from which on they are what is wrong: of pixels it is 255."""
+BEYOND = 1.01
+"""Size of targets over the largest output that there can be, from which on outputs cannot reach them."""
 USUAL = 10.0
 """Largest magnitude of an input or a target of ordinary size."""
 CLASSES = 1e5
@@ -257,9 +259,32 @@ class FinishedRun(LossCourse):
         return bool(quarters) and all(before - after > 3 * error for before, after in pairwise(quarters))
 
     @property
+    def out_of_reach(self) -> str:
+        """Targets that the last activation cannot return, as a cause; empty where there are none."""
+        i = self.inspection
+        if i is None or not i.activations or not self.target_size > BEYOND * i.output_bound:
+            return ""
+        last = i.activations[-1].operation or "the last activation"
+        return f"targets of up to {self.target_size:.3g} (the median of a batch), beyond what {last} can return"
+
+    @property
+    def falls_throughout(self) -> bool:
+        """Whether the losses fell from quarter to quarter, or the evaluations, which have no batches' noise, to the last."""
+        return self.steady or falls_to_the_last(self.history.evaluated)
+
+    @property
+    def misses_constant(self) -> bool:
+        """Whether the last losses are above those of a constant answer by more than noise and an ordinary rate explain.
+
+        Targets that do not belong to the inputs leave that answer within reach.
+        """
+        end, error = self.history.end
+        return self.constant is not None and end - self.constant > max(self.learning * abs(self.constant), 3 * error)
+
+    @property
     def times_constant(self) -> float:
         """How many times the loss of a constant answer the first losses were, where it fell throughout; else 0."""
-        known = self.constant is not None and self.constant > 0 and self.steady
+        known = self.constant is not None and self.constant > 0 and self.falls_throughout
         return self.history.loss_early / self.constant if known else 0.0  # type: ignore[operator]
 
     @cached_property
@@ -284,10 +309,17 @@ class FinishedRun(LossCourse):
 
     @property
     def falling(self) -> bool:
-        """Whether as many updates again would get it below the constant answer, at the fall of its end."""
-        sixths, h = self.history.losses_over_time.parts(6), self.history
+        """Whether as many updates again would get it below the constant answer, at the fall of its end.
+
+        Evaluations above that answer, which have no batches' noise, need not slow down on their way to it.
+        """
+        sixths, h, evaluated = self.history.losses_over_time.parts(6), self.history, self.history.evaluated
         if not sixths or self.constant is None:
             return False
+        if falls_to_the_last(evaluated) and self.eval_constant is not None and evaluated[-1] > self.eval_constant:
+            at_the_last_fall = evaluated[-1] - len(evaluated) * (evaluated[-2] - evaluated[-1])
+            if self.better(at_the_last_fall, self.eval_constant):
+                return True
         expected = extrapolated(sixths, error=h.noise / max(h.finite / 6, 1) ** 0.5)
         return expected is not None and self.better(expected, self.constant)
 

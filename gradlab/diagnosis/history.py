@@ -38,6 +38,8 @@ class History:
         """The latest update that was skipped after a window of others, and took the loss scale below all before."""
         self.epochs, self.epoch = 0, 0
         """Those that updates are of, as far as known, and the latest."""
+        self.unseen: deque[float] = deque(maxlen=window)
+        """The last losses of the first epoch: of samples that no update had seen."""
         self.empty = 0
         """Windows in which no target counted."""
         self.first_empty: int | None = None
@@ -123,6 +125,8 @@ class History:
         self.observe_rate(line)
         self.observe_bad(line)
         self.observe_loss(line.get("train/loss"))
+        if self.epochs == 1 and math.isfinite(loss := line.get("train/loss", math.nan)):
+            self.unseen.append(loss)
         self.observe_norm(line)
         if layers and self.names:
             self.observe_layers(layers)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.data.tree import samples
@@ -75,6 +76,8 @@ class Inspection:
     """Largest magnitude that the model can return: of what the last sigmoid or tanh does, times some number."""
     probabilities: bool = False
     """Whether the model returns probabilities to a loss that takes a softmax of what it is given."""
+    dropout: tuple[str, float] | None = None
+    """The dropout of the model that takes most: its module, and what part of its input."""
     layer_ratio: float | None = None
     """Late to early ratio of layers' gradient norms in fp32, where the run was in fp16."""
 
@@ -120,6 +123,8 @@ def of_forward_passes(
         normalised += [min(over)] if over else []
     found = Inspection(samples=sum(samples(each) for each, _ in batches))
     found.batch_norm_samples = max(normalised, default=None)  # of the last batch of a set there may be fewer
+    drops = ((name, float(m.p)) for name, m in model.named_modules() if isinstance(m, _DropoutNd) and m.training)
+    found.dropout = max(drops, key=lambda each: each[1], default=None)
     found.normalised, found.residual = units.has("normalised"), units.has("residual")
     found.activations = of_recurrent(model, modules, recurrent.table(precision.device).tolist())
     found.activations += outputs(units.calls, found.samples)

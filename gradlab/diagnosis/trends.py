@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gradlab.diagnosis.series import median
 
@@ -28,6 +29,16 @@ def rising(losses: Sequence[float], reference: float, factor: float) -> bool:
     rises = min(now) > max(before) and median(sorted(now[-3:])) - reference >= least
     first = max(reference, median(sorted(losses[:3])))
     return rises or (late >= 5 and min(now) - first > (factor - 1) * abs(first))
+
+
+EVALUATIONS = 5
+"""Evaluations from which on their course says something."""
+
+
+def falls_to_the_last(losses: Sequence[float]) -> bool:
+    """Whether evaluations fall nearly each time, and the last is the lowest."""
+    falls = [after < before for before, after in pairwise(losses)]
+    return len(losses) >= EVALUATIONS and sum(falls) >= 0.9 * len(falls) and losses[-1] == min(losses)
 
 
 def extrapolated(sixths: Sequence[float], error: float) -> float | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gradlab.base.visible import several
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import FAILED
+from gradlab.diagnosis.rules.not_learning import FEW, PAIRS, RUNNING, TARGETS, UNLIKE
 from gradlab.diagnosis.update_sizes import SMALL_UPDATE
 from gradlab.diagnosis.wording import percent
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import excess
-from gradlab.remedies.proposal import Proposal, code, setting
+from gradlab.remedies.proposal import Proposal, code, setting, structural
 from gradlab.update.policy_gradient import PolicyGradient
 
 USUAL_BATCH = 32
@@ -20,6 +22,7 @@ USUAL_BATCH = 32
 RARE = 0.01
 """Share of windows without a target that is no matter."""
 NORMALISED = "subtract the mean of the inputs, feature by feature, and divide by their spread"
+BELONG = "check that inputs and targets belong together (no shuffle or shift of one alone)"
 BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
 """Findings that name samples of the training set."""
 
@@ -46,10 +49,9 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """What the inputs are paired with; of a policy, that has none, nothing."""
-    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_UPDATE and excess(e) <= FAILED)
-    found = e.found.get("not_learning") or e.found.get("memorising") or {}
-    known = ("zero", "slow", "eps", "times")
+    """What the inputs are paired with, where that may be wrong; of a policy, that has none, nothing."""
+    found = e.found.get("not_learning") or {}
+    known = ("zero", "slow", "eps", "times", "output_bound")
     if any(map(found.get, known)):  # the data are not what is measured to be wrong, or not yet
         return
     if isinstance(c.loss, PolicyGradient):
@@ -62,9 +64,36 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
             "nothing of a sample's inputs gets as far",
         )
         return
-    if gap := found.get("training"):
+    if part := found.get("dropout"):
+        name = found.get("dropout_module") or "the model"
+        why = f"it drops {part:.0%} of what goes in; half at most is usual"
+        yield code("forward pass", f"lower the dropout of {name}", why)
+    elif gap := found.get("training"):
         why = f"training losses are {gap:.2g} further above a constant answer's than the last evaluation"
         yield code("forward pass", "lower the dropout, or what else the model does in training alone", why)
+    if e.may_be(TARGETS):
+        yield code("targets", f"{BELONG}, and that outputs and targets have one shape in the loss", not_better(e, found))
+
+
+def memorised(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """For each cause of evaluations that are no better while training losses are, in the order of these."""
+    why = not_better(e, e.found.get("memorising", {}))
+    fixes = {
+        PAIRS: ("targets", BELONG),
+        FEW: ("data", "train on more samples, or a smaller model"),
+        RUNNING: ("forward pass", "evaluate the training data, too; give batch norm a larger momentum, or more updates"),
+        UNLIKE: ("data", "check that the data of training and evaluation are prepared alike: mean, spread, units"),
+    }
+    for cause in e.causes or fixes:
+        if cause == FEW:
+            yield from structural("smaller_model")(e, c)
+        if cause in fixes:
+            yield code(*fixes[cause], why)
+
+
+def not_better(e: Evidence, found: Mapping[str, Any]) -> str:
+    """What was not learnt, and by how many updates."""
+    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_UPDATE and excess(e) <= FAILED)
     better = "too little is learnt beyond a constant answer"
     best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
     if best is not None and constant is not None and best >= constant:
@@ -73,14 +102,7 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
         better = f"the best evaluation ({best:.4g}) is hardly better than that of a constant answer"
     elif "constant" not in found:
         better = "the loss is not better enough than at the beginning"
-    lines = "check that inputs and targets belong together (no shuffle or shift of one alone)"
-    if found.get("unlike"):
-        lines = "check that the data of training and evaluation are prepared alike: mean, spread, units"
-    elif "memorising" in e.found:
-        lines += "; or train on more samples, or a smaller model"
-    else:
-        lines += ", and that outputs and targets have one shape in the loss"
-    yield code("targets", lines, f"after {e.attempts} updates{ordinary} {better}")
+    return f"after {e.attempts} updates{ordinary} {better}"
 
 
 def whole_batches(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -120,7 +142,8 @@ def target_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
     if size := e.found.get(e.verdict, {}).get("target_size"):
         what = "subtract the mean of the targets, and divide by their spread"
         why = f"they are of up to {size:.2g} (the median of a batch)"
-        if e.verdict == "saturated_units":
-            last = e.found[e.verdict].get("module") or "the last activation"
+        found = e.found[e.verdict]
+        if e.verdict == "saturated_units" or "output_bound" in found:
+            last = found.get("module") or "the last activation"
             what = f"scale the targets to what {last} can return, or leave {last} out"
         yield code("targets", what, why)

@@ -13,7 +13,7 @@ from gradlab.base.statistics import quantile
 from gradlab.diagnosis.advice.max_norm import steady_norms
 from gradlab.diagnosis.initial_sizes import initial_sizes
 from gradlab.diagnosis.rules.terms import PREFIX
-from gradlab.runs.advice_facts import before_failure, failed_at
+from gradlab.runs.advice_facts import before_failure, causes_of_verdict, failed_at
 from gradlab.runs.record import RunRecord
 from gradlab.update.layers import layers_of, norms_of
 
@@ -31,6 +31,8 @@ class Evidence:
     verdict: str
     found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The evidence of each finding, by its code."""
+    causes: Sequence[str] = ()
+    """Of the verdict, the likeliest first; none where they are not known."""
     attempts: int = 0
     planned: int = 0
     failed_at: int | None = None
@@ -89,6 +91,10 @@ class Evidence:
     def largest_ratio(self) -> float:
         return max(self.ratios, default=math.nan)
 
+    def may_be(self, cause: str) -> bool:
+        """Whether it is one of the causes, or these are not known."""
+        return not self.causes or cause in self.causes
+
     @property
     def usual_norm(self) -> float:
         return quantile(self.steady or self.norms, 0.5)
@@ -116,6 +122,7 @@ def evidence(run: RunRecord) -> Evidence:
     return Evidence(
         verdict=run.verdict or "",
         found=found,
+        causes=causes_of_verdict(run),
         attempts=len(run.updates),
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         failed_at=at,

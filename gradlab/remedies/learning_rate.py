@@ -165,13 +165,13 @@ def too_slow(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Where something is learnt, at updates that are no smaller than usual ones may be; or longer, at this rate."""
     if not (e.found.get("not_learning", {}).get("slow") and e.usual_ratio >= SMALL_UPDATE):
         return
-    factor, why = min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and evaluations fell to the last"
+    factor, why = min(10.0, LARGE_UPDATE / e.largest_ratio), f"{moved(e, c)}, and the loss fell to the end"
     if factor >= HIGHER and not e.lowered:
         yield rate(e, c, factor, why)
     else:
         updates = {} if c.trainer.updates is None else {"trainer.updates": LONGER * c.trainer.updates}
         made = {"trainer.epochs": LONGER * c.trainer.epochs, **updates}
-        yield setting("trainer.epochs", f"evaluations fell to the last: {LONGER} times as long", made)
+        yield setting("trainer.epochs", f"the loss fell to the end: {LONGER} times as long", made)
 
 
 def smaller_eps(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -188,6 +188,8 @@ def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
     if "times" in found:
         why = f"the first losses were {found['times']:.3g} times that of a constant answer, and fell to the end"
         yield rate(e, c, 10.0, f"{why}: ten times the rate")
+        if "target_size" in found:  # see `target_scale`
+            return
         lines = "subtract the mean of the targets and divide by their spread; or begin with smaller outputs"
         if found.get("classes"):
             lines = "begin with smaller outputs"

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from gradlab.config.schema import Config
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
-from gradlab.remedies.data import inputs, rounded_inputs, samples, target_scale, targets, whole_batches, windows
+from gradlab.remedies.data import (
+    inputs,
+    memorised,
+    rounded_inputs,
+    samples,
+    target_scale,
+    targets,
+    whole_batches,
+    windows,
+)
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     TOO_FAR,
@@ -222,7 +231,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "loss_spike_recovered": (samples, clip_norm, lower_rates, structural("cosine")),
     "not_learning": (not_learning,),
     "unlearnt_term": (terms,),
-    "memorising": (structural("smaller_model"), targets),
+    "memorising": (memorised,),
     "unbounded_loss": (bounded,),
     "too_short": (shorter_warmup, longer),
     "bad_batch": (samples, clip_norm),
@@ -241,6 +250,7 @@ def proposals(e: Evidence, c: Config, search: bool = False) -> list[Proposal]:
     """The changes to try, the likeliest first; a pitfall that was switched on before all. search: the wider list."""
     found = e.found.get(e.verdict, {})
     of_scale = e.verdict in ("saturated_units", "dead_units") and ("input_size" in found or "target_size" in found)
+    of_scale |= "output_bound" in found
     noise = e.verdict == "vanishing" and "batch_norm_samples" in found  # is all that early layers had at first
     explained = "weights_last" in found or "probabilities" in found or of_scale or noise
     likely = () if explained else LIKELY.get(e.verdict, ())

@@ -11,6 +11,7 @@ from helpers import composed
 from gradlab.config.schema import to_config
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.rules.not_learning import FEW, PAIRS, SLOW, TARGETS, UNLIKE
 from gradlab.remedies.candidates import Candidate, candidates_for
 from gradlab.remedies.evidence import Evidence, evidence
 from gradlab.remedies.learning_rate import lower_rate, other_rates
@@ -375,9 +376,17 @@ def test_betas_that_leave_a_step_no_bound_come_before_the_rate(
 
 @pytest.mark.parametrize("unlike", [True, False])
 def test_evaluation_data_that_are_unlike_are_what_to_look_at(unlike: bool) -> None:
-    found = {"memorising": {"evaluation": 12.0, "constant": 1.0} | ({"unlike": True} if unlike else {})}
-    said = lines(Evidence("memorising", found, ratios=[2e-3] * 5, attempts=200, planned=200))
-    assert ("prepared alike" in said) == unlike and ("belong together" in said) != unlike
+    found = {"memorising": {"evaluation": 12.0, "constant": 1.0}}
+    causes = [UNLIKE, FEW] if unlike else [PAIRS, FEW, UNLIKE]
+    said = lines(Evidence("memorising", found, causes, ratios=[2e-3] * 5, attempts=200, planned=200)).split(" | ")
+    words = {UNLIKE: "prepared alike", FEW: "more samples", PAIRS: "belong together"}
+    assert len(said) == len(causes) and all(words[cause] in line for cause, line in zip(causes, said, strict=True))
+
+
+@pytest.mark.parametrize(("causes", "asked"), [([], True), ([TARGETS], True), ([SLOW], False)])
+def test_targets_are_asked_about_where_they_are_a_cause(causes: list[str], asked: bool) -> None:
+    e = Evidence("not_learning", {"not_learning": {"constant": 1.38}}, causes, ratios=[2e-3] * 5, planned=200)
+    assert ("belong together" in lines(e)) == asked
 
 
 @pytest.mark.parametrize("gap", [0.13, None])

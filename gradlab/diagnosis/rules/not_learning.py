@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 from gradlab.diagnosis.finding import Finding
@@ -13,15 +12,20 @@ from gradlab.diagnosis.finished_run import CLASSES, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.initial_sizes import SMALL
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.trends import falls_to_the_last
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE, SMALL_UPDATE
 from gradlab.diagnosis.wording import best_evaluation, gain_of, judged_by, progress, without_largest
 
 SLOW = "the learning rate is too low, or the run too short"
 """Of a loss that falls to the end."""
+TARGETS = "the targets do not belong to the inputs: shuffled, shifted, or broadcast by the loss"
+PAIRS = "the targets do not belong to the inputs"
+FEW = "too few samples for the size of the model"
+UNLIKE = "evaluation data that are unlike the training data"
+RUNNING = "batch norm's running statistics, which evaluations use, are not those of the data"
+ONLY_TRAINING = "what only training does"
 SHORT = "the run is too short"
 """The same of a run whose updates fp16 does not hold as it is."""
-EVALUATIONS = 5
-"""Evaluations from which on their course says something."""
 GONE = 1e-6
 """Usual gradient norm over the largest one, below which updates have taken the gradient away."""
 
@@ -33,12 +37,10 @@ def follows(run: FinishedRun) -> bool:
     losses do: what is learnt of targets that belong to other inputs helps no others.
     """
     evaluated = run.history.evaluated
-    if run.constant is None or run.eval_constant is None or len(evaluated) < EVALUATIONS:
+    if run.constant is None or run.eval_constant is None or not falls_to_the_last(evaluated):
         return False
-    falls = [after < before for before, after in pairwise(evaluated)]
-    often = sum(falls) >= 0.9 * len(falls) and evaluated[-1] == min(evaluated)
     told = run.eval_constant - evaluated[-1]
-    return often and told > max(0.0, (run.constant - run.history.end[0]) / 2)
+    return told > max(0.0, (run.constant - run.history.end[0]) / 2)
 
 
 def part(loss: float, constant: float, floor: float) -> float:
@@ -108,7 +110,7 @@ class NotLearning(Rule):
     needs = ("long",)
     causes = (
         "the learning rate is too high, or too low",
-        "the targets do not belong to the inputs: shuffled, shifted, or broadcast by the loss",
+        TARGETS,
         "inputs of wild scale",
         "the gradient does not reach the weights",
     )
@@ -219,21 +221,17 @@ class NotLearning(Rule):
             listed = first if len(names) > 3 else " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
             found.causes = [
                 f"{listed} never get{'s' * (len(names) == 1)} a gradient",
-                *(cause for cause in self.causes[1:3] if run.constant is not None or "targets" not in cause),
+                *(cause for cause in self.causes[1:3] if cause in self.possible(run)),
             ]
             found.sentence += f"; the gradient of {listed} is exactly zero in each of {self.seen} records"
             found.evidence["zero"] = names
             return found
-        h, others = run.history, [*self.causes[1:]]
+        h, others = run.history, self.possible(run)
         usual = h.update_ratios.median
-        if run.constant is None:  # then there may be no targets
-            others = [cause for cause in others if "targets" not in cause]
-        if self.seen >= self.records and not self.zero:
-            others = [cause for cause in others if "does not reach" not in cause]
         if usual > LARGE_UPDATE or usual < SMALL_UPDATE:
             rate = f"the learning rate is too {'high' if usual > LARGE_UPDATE else 'low'}"
             if usual < SMALL_UPDATE and (run.steady or follows(run)):  # nothing can be said of the data yet
-                others = [cause for cause in others if "targets" not in cause]
+                others = [cause for cause in others if cause != TARGETS]
                 found.evidence["slow"] = True
             some = run.beats_constant_anywhere  # as of the training data: then they are learnt at this rate
             found.causes = [*others, rate] if some else [rate, *others]
@@ -256,13 +254,25 @@ class NotLearning(Rule):
             found.sentence += " to count as learnt"
             found.sentence += f"; fp16 overflowed as late as update {h.lowered_at}" * bool(h.lowered_at)
         elif usual == usual:
-            still = run.steady and run.constant is not None and h.end[0] > run.constant
-            found.causes = [*([SHORT if h.lowered_at else SLOW] if still else []), *others]
+            found.causes = others
+            if run.falls_throughout and run.constant is not None and h.end[0] > run.constant:
+                found.causes = [SHORT if h.lowered_at else SLOW, *others]
+                found.evidence["slow"] = True
             if gap := training_alone(run):
                 of = "its last losses are further above a constant answer's than the last evaluation"
-                found.causes = [f"what only training does, as dropout: {of}, by {gap:.2g}", *found.causes]
+                found.causes = [f"{ONLY_TRAINING}, as dropout: {of}, by {gap:.2g}", *found.causes]
                 found.evidence["training"] = gap
+            if found.causes == others:
+                found.sentence += "; none of what was measured says why"
         return found
+
+    def possible(self, run: FinishedRun) -> list[str]:
+        """The causes besides the rate that nothing measured excludes."""
+        excluded = {
+            TARGETS: run.constant is None or run.misses_constant,  # without one there may be no targets
+            self.causes[3]: self.seen >= self.records and not self.zero,
+        }
+        return [cause for cause in self.causes[1:] if not excluded.get(cause)]
 
 
 @rule("memorising", position=197)
@@ -275,9 +285,9 @@ class Memorising(Rule):
 
     needs = ("long",)
     causes = (
-        "the targets do not belong to the inputs",
-        "too few samples for the size of the model",
-        "evaluation data that are unlike the training data",
+        PAIRS,
+        FEW,
+        UNLIKE,
     )
     fixes = (
         "check that samples and targets belong together",
@@ -287,6 +297,8 @@ class Memorising(Rule):
     apart: ClassVar[float] = 3.0
     """Best evaluation of values over the loss of their mean, above which they are others: answers to other inputs,
     which are as far from their mean, have twice that loss."""
+    least: ClassVar[int] = 10
+    """Losses of the first epoch from which on their mean says something."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, end = run.history, run.history.end[0]
@@ -298,5 +310,21 @@ class Memorising(Rule):
         found = self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)
         squares = run.eval_constant is not None and not (h.classes or run.constant_found)
         if squares and best > self.apart * (run.eval_constant or 0.0):
-            found.causes, found.evidence["unlike"] = [*self.causes[2:]], True
+            found.causes = [UNLIKE]
+        elif (unseen := self.unseen(run)) is not None:
+            found.sentence += f"; of samples that no update had seen, at the end of the first epoch, {unseen:.4g}"
+            found.causes, found.evidence["unseen"] = [UNLIKE], unseen
+        elif falls_to_the_last(h.evaluated):  # what is learnt helps them
+            found.causes = [UNLIKE, FEW]
         return found
+
+    def unseen(self, run: FinishedRun) -> float | None:
+        """The mean loss of training samples that no update had seen, where it is better than a constant answer's.
+
+        None where epochs are not counted, as in a watched loop, whose lines are all of one.
+        """
+        losses = run.history.unseen
+        if len(losses) < self.least or run.constant is None or run.history.epochs < 2:
+            return None
+        mean, error = statistics.fmean(losses), statistics.stdev(losses) / len(losses) ** 0.5
+        return mean if run.better(mean + 2 * error, run.constant, error) else None

@@ -16,8 +16,6 @@ from gradlab.update.layers import late_to_early_ratio
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
 
-BEYOND = 1.01
-"""Size of targets over the largest output that there can be, from which on outputs cannot reach them."""
 
 
 @dataclass
@@ -127,10 +125,8 @@ class SaturatedUnits(Units):
         if not known[rate] and self.by_updates(run):
             known[weights] = known[inputs] = True
         found.causes = [cause for cause in self.causes if not known[cause]]
-        i = run.inspection
-        if i and i.activations[-1] is module and run.target_size > BEYOND * i.output_bound:
-            targets = f"targets of up to {run.target_size:.3g} (the median of a batch)"
-            found.causes = [f"{targets}, beyond what {module.operation} can return"]  # at any rate
+        if run.inspection and run.inspection.activations[-1] is module and run.out_of_reach:
+            found.causes = [run.out_of_reach]  # at any rate
             found.evidence["target_size"] = run.target_size
         if not found.causes and not run.input_size >= WILD and run.times_constant > NotLearning.far:
             found.severity = "info"  # large outputs are what it learns, and on its way to them (see not_learning)

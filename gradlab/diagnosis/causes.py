@@ -8,7 +8,7 @@ from gradlab.base.visible import several
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WILD, FinishedRun
-from gradlab.diagnosis.rules.not_learning import ONLY_TRAINING, RUNNING, UNLIKE
+from gradlab.diagnosis.rules.not_learning import ONLY_TRAINING, RUNNING, UNLIKE, NotLearning
 from gradlab.diagnosis.series import median
 from gradlab.diagnosis.update_sizes import LARGE_UPDATE
 
@@ -42,6 +42,8 @@ def explain(run: FinishedRun, finding: Finding) -> None:
     summed(run, finding)
     inspected(run, finding)
     scaled(run, finding)
+    if finding.code == "not_learning" and {*finding.causes} <= {*NotLearning.causes[1:]}:
+        finding.sentence += "; none of what was measured says why"
 
 
 def unbounded(run: FinishedRun, finding: Finding) -> None:

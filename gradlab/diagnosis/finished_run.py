@@ -90,7 +90,7 @@ class FinishedRun(LossCourse):
         three standard errors of those.
         """
         h, last = self.history, sorted(self.history.at_the_end)
-        for first in (h.first[: self.window], h.first[:5]):
+        for first in (h.undamaged, h.undamaged[:5]):
             if not first or not last or h.finite < 2 * len(first):
                 continue
             began, end = median(sorted(first)), median(last)
@@ -113,7 +113,7 @@ class FinishedRun(LossCourse):
         h, last = self.history, self.history.evaluated[-1:]
         if self.eval_constant is None or not self.generalizes:
             return False
-        for first in (h.first[: self.window], h.first[:5]):
+        for first in (h.undamaged, h.undamaged[:5]):
             if len(first) > 1 and h.finite >= 2 * len(first):
                 began, noise = statistics.fmean(first), 3 * statistics.stdev(first) / len(first) ** 0.5
                 if began - last[0] > max(self.learning * abs(began - self.lowest), noise):

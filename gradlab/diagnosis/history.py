@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from itertools import accumulate
 from typing import Any
 
 from gradlab.base.visible import several
@@ -12,6 +13,8 @@ from gradlab.diagnosis.series import Blocks, Recent, Samples, without_spike
 from gradlab.measure.levels import MOST, PART, Levels
 from gradlab.update.layers import layers_of, norms_of
 
+DRIVEN = 10.0
+"""Loss over all before it, from which on an update that moved the weights by more than their norm has driven it up."""
 KEPT = 200
 """Latest values of a series that are kept, for medians and spreads."""
 
@@ -251,7 +254,19 @@ class History:
     @property
     def loss_early(self) -> float:
         """The median loss at the beginning."""
-        return statistics.median(self.first) if self.first else math.nan
+        return statistics.median(self.undamaged) if self.first else math.nan
+
+    @property
+    def undamaged(self) -> list[float]:
+        """The first losses, without those after an update that threw the weights and drove the loss up.
+
+        From those a loss falls whatever is learnt.
+        """
+        if not (self.first and self.first[0] > 0 and self.update_ratios.largest > 1):
+            return self.first
+        highest = [self.first[0], *accumulate(self.first, max)]
+        driven = (i for i, loss in enumerate(self.first) if loss > DRIVEN * highest[i])
+        return self.first[: next(driven, None)]
 
     @property
     def loss_late(self) -> float:
@@ -298,7 +313,9 @@ class History:
     @property
     def began(self) -> float:
         """The same mean of the first losses, of as many at most."""
-        values = without_spike(self.beginning[: self.ends_after])
+        undamaged = self.undamaged
+        few = len(undamaged) if len(undamaged) < len(self.first) else self.ends_after
+        values = without_spike(self.beginning[:few])
         return math.fsum(values) / len(values) if values else math.nan
 
     @property

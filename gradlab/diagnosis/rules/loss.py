@@ -59,11 +59,12 @@ class Diverged(Rule):
         mean = math.fsum(h.first) / len(h.first) if h.first else math.nan
         began = max(h.loss_first, min(h.loss_early, mean))  # `loss_lowest` is a mean, which a few losses may lower
         reference = began if run.constant is None else min(began, run.constant)
+        start = f"{reference:.3g}" + ", the best constant answer's," * (reference != began)
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
             sentence = (
-                f"the loss fell from {reference:.3g} to {h.loss_lowest:.3g}, the lowest mean of {h.window} losses"
+                f"the loss fell from {start} to {h.loss_lowest:.3g}, the lowest mean of {h.window} losses"
             )
             sentence += f", and the last {len(h.last)} have a median of {h.loss_late:.3g}"
             severity, why = "critical", "what was learnt is lost"
@@ -81,8 +82,8 @@ class Diverged(Rule):
         fall = level - min(evaluated, default=level)
         if fall <= 0 or evaluated[-1] - min(evaluated) < self.part * fall:
             return None
-        sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and ends at {h.losses.final:.3g}"
-        sentence += f" (both are medians of {h.losses.window} losses)"
+        sentence = f"the loss fell from {start} to {h.losses.best:.3g}, and ends at {h.losses.final:.3g}"
+        sentence += f" (the last two are medians of {h.losses.window} losses)"
         sentence += f"; the best evaluation was {min(evaluated):.4g}, and the last is {evaluated[-1]:.4g}"
         return self.found("warning", sentence, best=min(evaluated), last=evaluated[-1])
 

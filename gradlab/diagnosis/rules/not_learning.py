@@ -262,8 +262,6 @@ class NotLearning(Rule):
                 of = "its last losses are further above a constant answer's than the last evaluation"
                 found.causes = [f"{ONLY_TRAINING}, as dropout: {of}, by {gap:.2g}", *found.causes]
                 found.evidence["training"] = gap
-            if found.causes == others:
-                found.sentence += "; none of what was measured says why"
         return found
 
     def possible(self, run: FinishedRun) -> list[str]:
@@ -312,7 +310,8 @@ class Memorising(Rule):
         if squares and best > self.apart * (run.eval_constant or 0.0):
             found.causes = [UNLIKE]
         elif (unseen := self.unseen(run)) is not None:
-            found.sentence += f"; of samples that no update had seen, at the end of the first epoch, {unseen:.4g}"
+            found.sentence += f"; at the end of the first epoch the losses of samples that no update had seen have a mean"
+            found.sentence += f" of {unseen:.4g}"
             found.causes, found.evidence["unseen"] = [UNLIKE], unseen
         elif falls_to_the_last(h.evaluated):  # what is learnt helps them
             found.causes = [UNLIKE, FEW]

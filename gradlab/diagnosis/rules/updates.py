@@ -15,7 +15,8 @@ from gradlab.diagnosis.wording import moves, progress
 class UpdateTooLarge(Rule):
     """An update changes the weights by a large fraction of them, and the model does not learn.
 
-    Critical where it moved them by more than their norm, and later ones hardly move them: nothing takes that back.
+    Critical where it moved them by more than their norm, and later ones hardly move them: nothing takes that back. A
+    warning where the first ones drove the loss up by a factor of ten, whatever is learnt after it.
     """
 
     needs = ("steps",)
@@ -33,6 +34,9 @@ class UpdateTooLarge(Rule):
         lost = (run.failed or run.stuck) and not run.decayed
         severity = "critical" if run.thrown and run.stuck else "warning" if lost and usual > self.ratio else "info"
         sentence += f", and {progress(run)}" * (severity == "critical")
+        if severity == "info" and len(h.undamaged) < len(h.first):
+            severity = "warning"
+            sentence += f"; the loss went from {h.loss_early:.4g} up to {max(h.first):.4g}, and ends at {h.losses.final:.4g}"
         found = self.found(severity, sentence, None, usual=usual, largest=largest)
         found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
         if run.second_moments and h.update_ratios.values[0] == largest:  # Adam's first: as large for any gradient

@@ -1,0 +1,53 @@
+"""A loss that the run's own updates drove up, and its way back; beside losses that began high."""
+
+import pytest
+from test_rules import line
+from test_true_sentences import told
+
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.measurements import Measurements
+from gradlab.diagnosis.options import Thresholds
+
+DRIVEN_UP = [3.9, *(1000.0 / 1.4**i for i in range(19))]
+
+
+def of(first: list[float], end: float, ratio: float, constant: float | None = None) -> Diagnosis:
+    stream = MetricStream(Thresholds())
+    for i, loss in enumerate([*first, *[end + 0.01 * (-1) ** i for i in range(200)]], 1):
+        stream.observe(line(i, loss) | {"update/ratio": ratio if i == 1 else 3e-3})
+    return diagnose(stream, Measurements(constant=constant))
+
+
+@pytest.mark.parametrize(
+    ("end", "ratio", "learns"),
+    [
+        (6.0, 1.7, False),  # it is worse than when it began
+        (2.0, 1.7, True),
+        (6.0, 2e-3, True),  # no update did that: the first batch was an easy one
+    ],
+)
+def test_the_way_back_from_a_blow_up_of_its_own_is_no_learning(end: float, ratio: float, learns: bool) -> None:
+    found = of(DRIVEN_UP, end, ratio)
+    assert found.learns == learns and (found.verdict == "healthy") == (ratio < 1)
+    assert "went from 0" not in found.sentence
+
+
+@pytest.mark.parametrize(("first", "ratio"), [(DRIVEN_UP, 1.7), ([3.9] * 20, 1.7), (DRIVEN_UP, 2e-3)])
+def test_a_blow_up_is_told_of_a_run_that_has_learnt_after_it(first: list[float], ratio: float) -> None:
+    found = of(first, 2.0, ratio, 2.3)
+    blown = first is DRIVEN_UP and ratio > 1
+    assert (found.verdict == "update_too_large") == blown and found.learns and not found.unhealthy
+    assert not blown or "the loss went from 3.9 up to 1000, and ends at 2" in found.sentence
+
+
+@pytest.mark.parametrize(("constant", "said"), [(0.17, "fell from 0.17, the best constant answer's,"), (None, "17.5")])
+def test_a_number_that_no_loss_of_the_run_was_is_named(constant: float | None, said: str) -> None:
+    losses = [17.5] * 20 + [0.1] * 60 + [0.15] * 60
+    stream = MetricStream(Thresholds())
+    for i, loss in enumerate(losses, 1):
+        stream.observe(line(i, loss + 0.001 * (-1) ** i))
+        if i % 35 == 0:
+            stream.observe({"eval/loss": [9.0, 0.1, 0.12, 0.15][i // 35 - 1]})
+    found = diagnose(stream, Measurements(constant=constant, eval_constant=constant))
+    assert constant is None or said in told(found, "diverged").sentence

@@ -26,6 +26,8 @@ SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
 BRAKES = 10.0
 """Times a usual element of the gradient, above which eps makes steps of little else."""
+OF_THE_START = ("initial weights that are too large", "the initialisation")
+"""Causes that a run shows from the first update on."""
 MUCH_DROPOUT = 0.5
 """The largest part of a layer's outputs that is usually dropped."""
 SCALED = ("exploding", "diverged", *FLAT_UNITS, "overclipped", "not_learning")
@@ -91,7 +93,9 @@ def excluded(run: FinishedRun) -> list[str]:
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
         "gradients are not clipped": run.clips or bounded or (run.second_moments and throughout),
         "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
+        **dict.fromkeys(OF_THE_START, run.learnt_once),
         "there is no warm-up": throughout
+        or run.learnt_once
         or h.lr_highest > 1.5 * h.lr_first
         or any(r <= LARGE_UPDATE for r in h.update_ratios.values[:1]),
         "Adam's second moments lag (beta2)": not run.second_moments,

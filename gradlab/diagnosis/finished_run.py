@@ -259,6 +259,12 @@ class FinishedRun(LossCourse):
         return bool(quarters) and all(before - after > 3 * error for before, after in pairwise(quarters))
 
     @property
+    def learnt_once(self) -> bool:
+        """Whether it was better than a constant answer at some time: by a window of losses, or an evaluation."""
+        lowest = self.history.loss_lowest
+        return self.constant is not None and (self.better(lowest, self.constant) or bool(self.generalizes))
+
+    @property
     def out_of_reach(self) -> str:
         """Targets that the last activation cannot return, as a cause; empty where there are none."""
         i = self.inspection

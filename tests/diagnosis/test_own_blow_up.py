@@ -6,6 +6,7 @@ from test_true_sentences import told
 
 from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
 
@@ -51,3 +52,27 @@ def test_a_number_that_no_loss_of_the_run_was_is_named(constant: float | None, s
             stream.observe({"eval/loss": [9.0, 0.1, 0.12, 0.15][i // 35 - 1]})
     found = diagnose(stream, Measurements(constant=constant, eval_constant=constant))
     assert constant is None or said in told(found, "diverged").sentence
+
+
+SATURATED = Inspection([ActivationOutput("a", "Tanh", 0.99, None)], 160)
+
+
+@pytest.mark.parametrize(("lowest", "grown", "named"), [(2.4, 1.0, True), (0.4, 1.0, False), (2.4, 80.0, False)])
+def test_weights_that_a_run_began_with_are_no_cause_where_it_learnt_or_left_them(
+    lowest: float, grown: float, named: bool
+) -> None:
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        loss = 2.85 if i < 10 else lowest if i < 50 else 80.0 + 0.1 * (-1) ** i
+        stream.observe(line(i, loss) | {"update/ratio": 0.05, "param/norm": 9.0 if i == 1 else 9.0 * grown})
+    causes = told(diagnose(stream, Measurements(constant=2.3, inspection=SATURATED)), "saturated_units").causes
+    assert ("initial weights that are too large" in causes) == named and causes[-1] == "the learning rate is too high"
+
+
+@pytest.mark.parametrize(("end", "causes"), [(0.1, ["the loss nears its minimum"]), (2e4, [])])
+def test_a_loss_nears_its_minimum_where_something_is_learnt(end: float, causes: list[str]) -> None:
+    stream = MetricStream(Thresholds())
+    for i in range(1, 201):
+        stream.observe(line(i, end + (1e5 - 500 * i if end > 1 else 2.0 / i), 1e7 / i))
+    found = diagnose(stream, Measurements(constant=2.3, inspection=Inspection()))
+    assert told(found, "decaying_norm").causes == causes

@@ -83,8 +83,10 @@ class Decaying(Trend):
         seen = run.inspection.activations if run.inspection is not None else None
         if run.decayed is not None:
             found.causes = ["weight decay that has taken the weights away"]
-        elif run.learns if seen is None else not any(Units.fraction <= flat(each) for each in seen):
-            found.causes = found.causes[:1]
+        else:
+            (nears, units), near = self.causes, run.trains
+            are_flat = not near if seen is None else any(Units.fraction <= flat(each) for each in seen)
+            found.causes = [nears] * near + [units] * are_flat
         return found
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 
+GONE = 10.0
+"""Norm of the weights over that of the initial ones, which are then of no matter."""
+
+
 @dataclass
 class Units(Rule):
     """Base: most units of some layer pass no gradient, and the model does not learn, or little."""
@@ -121,7 +125,8 @@ class SaturatedUnits(Units):
         weights, inputs, rate = self.causes
         known = {weights: run.ordinary["the initial weights"], inputs: run.ordinary["the inputs"]}
         known[rate] = run.history.update_ratios.largest <= self.large
-        known[weights] |= run.history.update_ratios.largest > 1  # then those that it began with are gone
+        grown = run.history.weights[-1:] > [GONE * weight for weight in run.history.weights[:1]]
+        known[weights] |= run.history.update_ratios.largest > 1 or grown  # then those that it began with are gone
         if not known[rate] and self.by_updates(run):
             known[weights] = known[inputs] = True
         found.causes = [cause for cause in self.causes if not known[cause]]

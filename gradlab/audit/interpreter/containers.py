@@ -16,7 +16,7 @@ from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, filled, parameters_of, several, spend
 from gradlab.audit.trace.provenance import is_traced, of_part, take_apart
-from gradlab.audit.trace.values import NO_ROOTS, UNSET, Scope, Value
+from gradlab.audit.trace.values import NO_ROOTS, UNSET, Factor, Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
@@ -54,6 +54,9 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         made = value.derived("tensor", made_of=(), unsure=unsure, traced=value.traced, pieces=own, **graph)
         if named and not PREDICTION.search(text):
             made.range = ""  # how many there were, perhaps
+        if value.reduction == "none" and not value.reduced and (mask := engine.value(node.slice)).kind == "bool":
+            count = Value(made=True, counted=mask, summed=True)
+            made.selected = Factor("/", text, count, node, engine.module.path)
         if value.entries and key in value.entries:
             made.range, own = value.entries[key]
             others = NO_ROOTS.union(*(tokens for _, tokens in value.entries.values()))

@@ -47,8 +47,10 @@ def mean_per_rank(scenario: Scenario) -> Iterator[Hit]:
         return
     for backward in scenario.of("backward"):
         value = backward.event.value
-        if any(own and not weighted(others, scenario.loop) for _, own, others in means(value, scenario.loop, backward)):
-            yield Hit(backward)
+        for _, own, others in means(value, scenario.loop, backward):
+            if own and not weighted(others, scenario.loop):
+                yield Hit(backward, (), own[0].node, own[0].path, made=True)
+                break
 
 
 def means(

@@ -21,7 +21,10 @@ def reduction(value: Value, name: str, dims: set[object] | None) -> dict[str, An
     whole = dims is None or 0 in dims
     if name in ("sum", "nansum"):
         return {"reduction": "sum", "reduced": whole}
-    return {"reduction": "mean", "reduced": True} if whole else {}
+    if not whole:
+        return {}
+    chosen = () if value.selected is None else (value.selected,)
+    return {"reduction": "mean", "reduced": True, "factors": (*value.factors, *chosen), "selected": None}
 
 
 def of_one_number(value: Value) -> bool:

@@ -172,6 +172,7 @@ class Value:
     parts: tuple[Value, ...] = ()  # the terms of a sum
     term: tuple[ast.AST, str] | None = None  # of such a term: where it was made, or added, and the file of that
     factors: tuple[Factor, ...] = ()
+    selected: Factor | None = None  # of the samples for which a mask holds: by what their mean divides
     reduction: object = "mean"  # mean, sum, none, unknown
     reduced: bool = (
         False  # its samples, or the terms of a loss, are reduced: later sums and means are over other things

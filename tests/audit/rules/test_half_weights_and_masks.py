@@ -391,8 +391,8 @@ for x, y in loader:
     optimizer.zero_grad()
     mask = (y != -100)
     each = F.cross_entropy(net(x), y, reduction="none")
-    loss = (each * mask).sum() / (mask.sum() + 1e-8)
-    loss.backward()  # expect: GL508
+    loss = (each * mask).sum() / (mask.sum() + 1e-8)  # expect: GL508
+    loss.backward()
     optimizer.step()
 # not GL607
 """,
@@ -404,8 +404,8 @@ def train(args):
         optimizer.zero_grad()
         out = net(x)
         each = F.cross_entropy(out, y, reduction="none")
-        loss = args.weight * ((each * mask).sum() / mask.sum().clamp(min=1)) + 0.1 * out.square().mean()
-        loss.backward()  # expect: GL508
+        loss = args.weight * ((each * mask).sum() / mask.sum().clamp(min=1)) + 0.1 * out.square().mean()  # expect: GL508
+        loss.backward()
         optimizer.step()
 """,
     "a mask per rank, in a function": """
@@ -413,11 +413,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def tokens(out, y, pad=0):
     mask = (y != pad).float()
     each = F.cross_entropy(out, y.view(-1), reduction="none")
-    return torch.sum(each * mask.view(-1)) / torch.sum(mask).clamp(min=1)
+    return torch.sum(each * mask.view(-1)) / torch.sum(mask).clamp(min=1)  # expect: GL508
 net = DDP(model)
 for x, y in loader:
     optimizer.zero_grad()
-    tokens(net(x), y).backward()  # expect: GL508
+    tokens(net(x), y).backward()
     optimizer.step()
 """,
     "right: a term with its share of the tokens": """
@@ -452,6 +452,40 @@ for x, y, mask in loader:
     optimizer.zero_grad()
     each = F.cross_entropy(model(x), y, reduction="none")
     loss = (each * mask).sum() / mask.sum()  # expect: GL607
+    loss.backward()
+    optimizer.step()
+""",
+    "may select no target": """
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    known = y != -100
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = each[known].mean() + torch.mean(each[mask > 0])  # expect: GL607
+    loss.backward()
+    optimizer.step()
+""",
+    "right: selections that hold some, or are asked about": """
+for x, y, places in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = each[places].mean() + each[1:].mean() + each[y > 0].sum() / 64
+    loss.backward()
+    optimizer.step()
+for x, y in loader:
+    known = y != -100
+    if not known.any():
+        continue
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y, reduction="none")[known].mean().backward()
+    optimizer.step()
+# not GL607
+""",
+    "a selection per rank": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(x), y, reduction="none")[y != -100].mean()  # expect: GL508, GL607
     loss.backward()
     optimizer.step()
 """,

@@ -26,6 +26,8 @@ OVER = re.compile(f"{ENDING.pattern}|{FALLING.pattern}|OneCycleLR$")
 """All that are over after their length."""
 COUNT = re.compile(r"((n|num|nb|max|total|train|training)_?)*epochs?|epochs_?num", re.I)
 """Names of the number of all epochs."""
+SHARES = re.compile(r"accum|world_size|(num|n)_(processes|devices|gpus)", re.I)
+"""Names of numbers that the batches of an epoch are divided by, and never counted with."""
 LOADER = re.compile(r"load|_dl\b")
 """Names of what batches come from."""
 
@@ -74,10 +76,24 @@ def counts_epochs(loop: Loop) -> bool:
 
 def of_all_epochs(schedule: Value) -> bool:
     """Whether a schedule is over after as many steps as there are epochs."""
-    over = OVER.search(schedule.maker)
-    lengths = [text.split(" <- ") for text in schedule.lengths]
-    names = [[last_name(name) for name in text] for text in lengths]
-    return bool(over) and any(all(map(str.isidentifier, text)) and COUNT.fullmatch(text[-1]) for text in names)
+    chains = [text.split(" <- ") for text in schedule.lengths]
+    named = [chain for chain in chains if all(last_name(name).isidentifier() for name in chain[:-1])]
+    return OVER.search(schedule.maker) is not None and any(counts_no_batches(chain[-1]) for chain in named)
+
+
+def counts_no_batches(length: str) -> bool:
+    """Whether a length is the number of epochs, or its product with that of processes or of a window's micro-batches."""
+    node = ast.parse(length, mode="eval").body
+    factors = [last_name(ast.unparse(one)) for one in factors_of(node)]
+    epochs = [name for name in factors if COUNT.fullmatch(name)]
+    return len(epochs) == 1 and all(name in epochs or SHARES.search(name) for name in factors)
+
+
+def factors_of(node: ast.expr) -> list[ast.expr]:
+    """The factors of a product."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*factors_of(node.left), *factors_of(node.right)]
+    return [node]
 
 
 def last_name(text: str) -> str:

@@ -65,6 +65,7 @@ COUNTS = {
     "by another name": ("total = args.epochs\n    schedule = get_linear_schedule_with_warmup(optimizer, 0, total)", "_ in range(total)"),
     "as an integer": ("schedule = PolynomialLR(optimizer, int(args.num_train_epochs))", "_ in trange(int(args.num_train_epochs))"),
     "to a number that is computed": (ANEW + "schedule = CosineAnnealingLR(optimizer, args.epochs)", "_ in range(args.epochs)"),
+    "times the micro-batches of a window": ("schedule = get_linear_schedule_with_warmup(optimizer, 9, args.epochs * args.accumulation)", "epoch in range(args.epochs)"),
     "by the name of what is counted": ("schedule = CosineAnnealingLR(optimizer, args.epochs)", "epoch in range(args.start, args.end)"),
 }  # fmt: skip
 for name, (made, over) in COUNTS.items():
@@ -78,6 +79,8 @@ CASES |= {
     "epochs, once a window": COSINE + WINDOWS,
     "epochs, once a window that is an epoch": HEAD.format(made="n = len(loader)\n    schedule = CosineAnnealingLR(optimizer, args.epochs)")
     + WINDOWS.replace("args.n", "n"),
+    "epochs times the updates of each": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, 9, args.epochs * args.updates)")
+    + EPOCHS.format(over="epoch in range(args.epochs)"),
     "a warm-up of epochs": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_epochs, args.updates)")
     + EPOCHS.format(over="epoch in range(args.epochs)"),
 }  # fmt: skip

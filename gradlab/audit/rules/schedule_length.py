@@ -82,7 +82,7 @@ def of_all_epochs(schedule: Value) -> bool:
 
 
 def counts_no_batches(length: str) -> bool:
-    """Whether a length is the number of epochs, or its product with that of processes or of a window's micro-batches."""
+    """Whether a length is the number of epochs, or that times the processes or the micro-batches of a window."""
     node = ast.parse(length, mode="eval").body
     factors = [last_name(ast.unparse(one)) for one in factors_of(node)]
     epochs = [name for name in factors if COUNT.fullmatch(name)]

@@ -24,7 +24,7 @@ from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import OTHERS, members
 from gradlab.audit.trace.tensors import roots_of, tensor
-from gradlab.audit.trace.values import Scope, Value, births
+from gradlab.audit.trace.values import MAKERS, Scope, Value, births
 
 
 def call(engine: Engine, node: ast.Call) -> Value:
@@ -96,7 +96,7 @@ def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
             return choice([(when, made or Value("context", word="unknown")) for when, made in contexts])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
             return forward(site.engine, site.node, callee, site.args, site.keywords.values())  # of the one or the other
-        if all(v.kind in ("function", "method", "criterion", "class") for _, v in callee.choice):
+        if all(v.kind in (*MAKERS, "criterion") for _, v in callee.choice):
             return each_of(site.engine, callee.choice, lambda one: called(site, one, owner))
         callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)
     return called(site, callee, owner)

@@ -12,18 +12,18 @@ from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
-from gradlab.audit.trace.conditions import Atom
+from gradlab.audit.trace.conditions import Atom, Formula, joined, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, filled, parameters_of, several, spend
 from gradlab.audit.trace.provenance import is_traced, of_part, take_apart
-from gradlab.audit.trace.values import NO_ROOTS, UNSET, Factor, Scope, Value
+from gradlab.audit.trace.values import MAKERS, NO_ROOTS, UNSET, Factor, Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""
 
 MANY = 16
 """Items of the longest list that a comprehension goes through one by one."""
-CHOSEN = ("optimizer", "scheduler", "model", "criterion", "function", "class")
+CHOSEN = ("optimizer", "scheduler", "model", "criterion", *MAKERS)
 """Kinds of the items of a dictionary of which a key that is not known chooses one."""
 
 
@@ -104,7 +104,9 @@ def any_item(engine: Engine, node: ast.Subscript, value: Value) -> Value | None:
         return None
     of = engine.canonical(node.slice)
     birth = youngest(engine, node.slice)
-    return choice([(("atom", Atom(f"{of} is {key}", birth, subject=of)), item) for key, item in items])
+    tests: list[Formula] = [("atom", Atom(f"{of} is {key}", birth, subject=of)) for key, _ in items[:-1]]
+    tests += [negation(joined("or", tests))]  # there is no other
+    return choice(list(zip(tests, (item for _, item in items))))
 
 
 def sequence(engine: Engine, node: ast.Tuple | ast.List) -> Value:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.freezing import renew
-from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.known_names import kind_by_name, kind_made
 from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.knowledge.tensor_methods import detached
 from gradlab.audit.trace.iterables import (
@@ -38,6 +38,9 @@ def get_attribute(call: CallSite) -> Value | None:
     word = call.args[1].value
     if isinstance(word, str):
         return call.engine.attribute(call.args[0], word, ast.Attribute(call.node.args[0], word, ast.Load()))
+    any_of = f"{call.args[0].name}.?"  # of `torch.optim`, by a name of the configuration
+    if call.args[0].kind == "external" and kind_made(any_of):
+        return Value("external", any_of)
     return Value(made=True, framework=bool(call.args[0].lineage))
 
 
@@ -61,7 +64,7 @@ def as_number(call: CallSite) -> Value | None:
 
 def namespace(call: CallSite) -> Value:
     made = Value("instance", call.tail)
-    made.attributes |= call.keywords
+    made.attributes |= call.keywords | {f"[{key!r}]": value for key, value in call.keywords.items()}
     return made
 
 
@@ -157,7 +160,7 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
         ("dict", "OrderedDict"),
         lambda call: dictionary_of_pairs(call.args[0]) if call.args else dictionary(call.keywords),
     ),
-    **dict.fromkeys(("SimpleNamespace", "Namespace"), namespace),
+    **dict.fromkeys(("SimpleNamespace", "Namespace", "Munch", "EasyDict", "AttrDict", "Box"), namespace),
     "enumerate": enumerated,
     "zip": zipped,
     "map": mapped,

@@ -48,11 +48,10 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
         now_and_then = seldom - windows if loop.boundary and not whole_epoch(loop, step.event) else seldom
         if schedule is None or step.event.arguments or now_and_then:
             continue
-        made = alternatives(schedule)
-        if (counting and all(map(of_all_epochs, made))) or (
-            schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
-        ):
-            yield Hit(step, (), made_at(schedule, step))
+        before = schedule.birth < loop.outer[-1].birth
+        for one in alternatives(schedule):  # whichever the configuration chooses
+            if (counting and of_all_epochs(one)) or (before and of_one_epoch(one)):
+                yield Hit(step, (), made_at(one, step))
 
 
 def whole_epoch(loop: TrainingLoop, event: Event) -> bool:

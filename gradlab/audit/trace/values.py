@@ -21,6 +21,8 @@ UNSET: Any = None
 NO_ROOTS: frozenset[int] = frozenset()
 CALLABLE = {"function", "method", "lambda", "bound", "partial"}
 """Kinds of values that can be called and followed."""
+MAKERS = (*sorted(CALLABLE), "class", "external")
+"""Kinds of what makes something when it is called, here or in an installed package."""
 
 
 Cut = tuple["Value", ast.AST, str]

@@ -326,6 +326,64 @@ for x, y in loader:
 """,
 }
 
+CHOSEN = """
+from munch import Munch
+from torch import optim
+from torch.optim import lr_scheduler
+OPTIMIZERS = {{"adam": optim.Adam, "sgd": lambda params, lr: optim.SGD(params, lr, 0.9)}}
+SCHEDULES = {{"cosine": lr_scheduler.CosineAnnealingLR, "polynomial": lr_scheduler.PolynomialLR}}
+LOSSES = {{"plain": nn.CrossEntropyLoss, "weighted": nn.CrossEntropyLoss}}
+def schedule_of(name, opt, length):
+    if name == "cosine":
+        return lr_scheduler.CosineAnnealingLR(opt, length)  # each
+    return lr_scheduler.StepLR(opt, 30)
+def train(args):
+    nets = Munch(net=nn.Linear(8, 4), other=nn.Linear(8, 4))
+    opt = {opt}
+    schedule = {schedule}
+    criterion = LOSSES[args.loss]()
+    for epoch in range(args.epochs):
+        for x, y in loader:
+            opt.zero_grad()
+            criterion({out}, y).backward()
+            opt.step(){each}
+        {after}
+"""
+RIGHT = {
+    "opt": "OPTIMIZERS[args.optimizer](nets.net.parameters(), lr=0.1)",
+    "schedule": "SCHEDULES[args.schedule](opt, args.epochs)",
+    "out": "nets.net(x)",
+    "each": "",
+    "after": "schedule.step()",
+}
+STEPS = {"each": "; schedule.step()", "after": "pass"}
+CASES |= {
+    f"by a word of the configuration, {name}": CHOSEN.format(**{**RIGHT, **changed})
+    for name, changed in {
+        "right": {},
+        "a class of the other network": {
+            "opt": "OPTIMIZERS[args.optimizer](nets.other.parameters(), lr=0.1)",
+            "each": "  # expect: GL701",
+        },
+        "an attribute of the package, of the other network": {
+            "opt": "getattr(optim, args.optimizer)(nets.other.parameters(), lr=0.1)",
+            "each": "  # expect: GL701",
+        },
+        "a schedule per epoch that is stepped more often": {
+            **STEPS,
+            "schedule": RIGHT["schedule"] + "  # expect: GL405",
+        },
+        "a schedule of a function, where it ends": {**STEPS, "schedule": "schedule_of(args.schedule, opt, 40)"},
+        "a loss function": {"out": "nets.net(x).softmax(-1)"},
+    }.items()
+}
+CASES["by a word of the configuration, a loss function"] = CASES[
+    "by a word of the configuration, a loss function"
+].replace(", y).backward()", ", y).backward()  # expect: GL609")
+CASES["by a word of the configuration, in a function"] = CHOSEN.format(
+    **{**RIGHT, **STEPS, "schedule": "schedule_of(args.schedule, opt, args.epochs)"}
+).replace("# each", "# expect: GL405")
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):

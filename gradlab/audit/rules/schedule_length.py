@@ -85,7 +85,8 @@ def counts_no_batches(length: str) -> bool:
     node = ast.parse(length, mode="eval").body
     factors = [last_name(ast.unparse(one)) for one in factors_of(node)]
     epochs = [name for name in factors if COUNT.fullmatch(name)]
-    return len(epochs) == 1 and all(name in epochs or SHARES.search(name) for name in factors)
+    shares = [name for name in factors if name.isidentifier() and SHARES.search(name)]
+    return len(epochs) == 1 and len(epochs) + len(shares) == len(factors)
 
 
 def factors_of(node: ast.expr) -> list[ast.expr]:

@@ -79,6 +79,8 @@ CASES |= {
     "epochs, once a window": COSINE + WINDOWS,
     "epochs, once a window that is an epoch": HEAD.format(made="n = len(loader)\n    schedule = CosineAnnealingLR(optimizer, args.epochs)")
     + WINDOWS.replace("args.n", "n"),
+    "epochs times the windows of each": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, 9, int(len(loader) / args.accumulation) * args.epochs)")
+    + EPOCHS.format(over="epoch in range(args.epochs)"),
     "epochs times the updates of each": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, 9, args.epochs * args.updates)")
     + EPOCHS.format(over="epoch in range(args.epochs)"),
     "a warm-up of epochs": HEAD.format(made="schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_epochs, args.updates)")

@@ -87,7 +87,7 @@ def engine_step(call: CallSite, engine: Value) -> None:
     call.emit("step", engine)
     call.emit("zero", engine)
     if (schedule := engine.attributes.get("lr_scheduler")) is not None and schedule.kind == "scheduler":
-        call.emit("schedule", schedule, module=call.engine.module)
+        call.emit("schedule", schedule)
 
 
 def deepspeed_method(call: CallSite, owner: Value) -> Value:

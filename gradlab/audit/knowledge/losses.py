@@ -77,6 +77,7 @@ def loss(
 
     ignoring: some targets are left out; maker: the function's dotted name; guessed: it may be a network.
     """
+    reduction = "mean" if reduction == "batchmean" else reduction
     tensors = [v for a in args for v in members(a) if v.kind == "tensor"]
     made = tensor(
         roots=roots_of(tensors) | {next(births)},

@@ -224,7 +224,7 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     if name == "module" or (name == "loss" and name in owner.attributes):
         return None
     if name == "zero_grad":
-        call.emit("zero", owner, module=engine.module)
+        call.emit("zero", owner)
     elif name in PARAMETERS:
         branches = -1 if name.startswith("trainable") else engine.branches
         return Value("params", of=owner, named=name.startswith("named"), branches=branches)

@@ -29,7 +29,7 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
         take_weights(call, owner, weights, weights)
         owner.some |= bool(call.engine.branches or call.engine.entered or not weights)  # not from the start, perhaps
     elif name in ("zero_grad", "clear_grad"):
-        call.emit("zero", owner, module=call.engine.module)
+        call.emit("zero", owner)
     elif name in ("first_step", "second_step"):  # SAM's: to where the loss is worst nearby, and the update from there
         if name == "second_step":
             call.emit("step", owner)
@@ -69,7 +69,7 @@ def optimizer_step(call: CallSite, owner: Value) -> Value:
 def scheduler_method(call: CallSite, owner: Value) -> Value:
     used = call.node is not call.engine.statement_call  # as the value of something else that is scheduled
     if call.name in ("step", "step_update", "batch_step") and not used:
-        call.emit("schedule", owner, arguments=len(call.values), module=call.engine.module)
+        call.emit("schedule", owner, arguments=len(call.values))
     return Value()
 
 

@@ -44,13 +44,21 @@ def constant_term(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     alive = {layer for loss in losses.values() for layer in loss.layers}
     unknown = not any(optimizer.trained for optimizer in loop.optimizers())
     shown = {id(one) for loss in losses.values() for one in made_of(loss)}
-    for term in (term for e, loss in losses.items() if e in loop.events for term in loss.constants):
+    for e, term in ((e, term) for e, loss in losses.items() if e in loop.events for term in loss.constants):
         if term.kind == "tensor" or not any(id(one) in shown for one in term.made_of):
             found = [cut for cut in term.lost if cuts_alone(cut[1]) and (unknown or held(loop, cut[0]))]
             found = [cut for cut in found if whole or on_the_spot(cut[1]) or apart(term, losses)]
             if all(layer in alive for layer, _, _ in found):
                 own = [cut for cut in found if cut[1] is term.cut] or found
-                yield from ((path, node) for _, node, path in sorted(own, key=lambda cut: cut[0].number)[:1])
+                places = [(path, node) for _, node, path in sorted(own, key=lambda cut: cut[0].number)[:1]]
+                if places and term.term is not None and has_a_name(e, places[0][1]):
+                    places = [term.term[::-1]]
+                yield from places
+
+
+def has_a_name(event: Event, cut: ast.AST) -> bool:
+    """Whether what has no graph is kept under a name, as on purpose: what uses it is at fault."""
+    return event.module is not None and any(one.value is cut for one in event.module.source.nodes.of(ast.Assign))
 
 
 def known_losses(loop: TrainingLoop, traced: bool = True) -> dict[Event, Value]:

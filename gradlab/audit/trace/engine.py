@@ -61,8 +61,9 @@ class Engine(ABC):
     def emit(self, kind: str, node: ast.AST, value: Value | None = None, **facts: Any) -> Event:
         """Something happens to gradients here; `facts` are fields of the event."""
         if kind == "clip" and value is not None:
-            facts |= {"empty": value.spent, "module": self.module}
+            facts |= {"empty": value.spent}
             spend(self.branches, value)
+        facts |= {"module": self.module}
         event = Event(kind, node, self.module.path, value, tuple(self.regions), tuple(self.frames), **facts)
         self.out.append(event)
         return event

@@ -340,7 +340,7 @@ class Event:
     elsewhere: bool = False  # step: another method of the class updates the scaler
     in_place: str = ""  # scale: div_, mul_
     arguments: int = 0  # schedule: how many its step() has
-    module: Module | None = None  # schedule, zero, clip: of its text
+    module: Module | None = None  # of its text, where that is followed
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
     parts: set[int] = field(default_factory=set)  # forward: of its result that are used by themselves

@@ -171,6 +171,27 @@ CASES |= {
     "two terms, beside a loss of unknown making": DISCRIMINATORS.format(cut=""),
 }
 
+CLUSTERS = """
+def sharpened(q):
+    weight = q**2 / q.sum(0)
+    return (weight.t() / weight.sum(1)).t()
+for x, y in loader:
+    q = model(x).softmax(-1)
+    kept = q.data
+    p = sharpened(kept)
+    near, whole = F.kl_div({left}.log(), p, reduction="batchmean"), F.cross_entropy(model(x), y)
+    loss = 0.1 * near + whole{mark}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+CASES |= {
+    "a divergence from itself of what is kept without its graph": CLUSTERS.format(
+        left="kept", mark="  # expect: GL615"
+    ),
+    "a divergence from what is kept without its graph": CLUSTERS.format(left="(q + 1e-8)", mark=""),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_terms_of_no_use_are_found(name: str, tmp_path: Path) -> None:

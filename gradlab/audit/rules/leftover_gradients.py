@@ -127,17 +127,24 @@ def since_zeroing(scenario: Scenario, step: Occurrence) -> list[Occurrence]:
 
 
 def each_feeds_other(loop: TrainingLoop, first: Occurrence, second: Occurrence, own: Value, other: Value) -> bool:
-    """Whether one loss passes through own networks last and the other through the other's: an encoder and a decoder."""
-    reached = [(places(loop, one, own.trained), places(loop, one, other.trained)) for one in (first, second)]
-    if not all(mine and theirs for mine, theirs in reached):
-        return False
-    ends = {mine[-1] > theirs[-1] for mine, theirs in reached}
-    return len(ends) == 2
+    """Whether one loss passes through own networks last and the other through the other's: an encoder and a decoder.
+
+    Of a sum the terms count that pass through own networks.
+    """
+    losses = [one.event.value for one in (first, second)]
+    terms = [[part for part in (loss.parts or (loss,)) if passed(loop, part, own.trained)] for loss in losses if loss]
+    reached = [[(passed(loop, one, own.trained), passed(loop, one, other.trained)) for one in parts] for parts in terms]
+    ends = [{mine[-1] > theirs[-1] for mine, theirs in pairs if theirs} for pairs in reached]
+    return any(ends[0] != one for one in ends[1:]) and all(ends)
 
 
 def places(loop: TrainingLoop, backward: Occurrence, networks: Iterable[Value]) -> list[int]:
     """Where among the loop's events the forward passes of some networks are that a loss comes from."""
-    value = backward.event.value
+    return passed(loop, backward.event.value, networks)
+
+
+def passed(loop: TrainingLoop, value: Value | None, networks: Iterable[Value]) -> list[int]:
+    """The same of any value."""
     passes = {id(e) for e in sources(value)} if value is not None and not value.choice else set()
     return [
         i

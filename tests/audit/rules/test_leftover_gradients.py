@@ -46,6 +46,18 @@ CASES = {
 """,
         True,
     ),
+    "a term that is judged, and one that goes on through the maker, kept for the judge": (
+        """
+    second.zero_grad()
+    first.zero_grad()
+    made = maker(x)
+    (judge(made).pow(2).mean() + F.mse_loss(maker(made), x)).backward(retain_graph=True)  # expect: GL704
+    second.step()
+    judge(made + 1).mean().backward()
+    first.step()
+""",
+        True,
+    ),
     "made twice before either is judged": (
         """
     made, same = maker(x), maker(y)

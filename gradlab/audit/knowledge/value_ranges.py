@@ -5,8 +5,8 @@ any: a network's output as it is; unseen: that of a network whose code is not th
 square: squares one by one; ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an
 output, its sum; total: the sum of outputs or shares; part: one of several outputs; several: one of those of a network
 whose code is not there; output: that of a network whose last layer is not known; slope: a derivative that has a graph;
-scores: a product of outputs, or a multiple of one. Everything else is the empty word: nothing is known, nothing is
-reported.
+scores: a product of outputs, or a multiple of one; kept: away from 0, perhaps. Everything else is the empty word:
+nothing is known, nothing is reported.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ SHAPES = {
 ENDS = {
     **dict.fromkeys(("softmax", "sigmoid", "Softmax", "Sigmoid"), "share"),
     **dict.fromkeys(("tanh", "Tanh"), "signed"),
+    **dict.fromkeys(("softplus", "Softplus"), "kept"),
 }
 OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
 UNKNOWN = "?"
@@ -55,7 +56,9 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     if name in ("sum", "mean"):
         word = "square" if word == "bounded" else word
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
-    return "exp" if name == "exp" and word in (*RAW, "scores", "several", "output") else ""
+    if name == "exp" and word in (*RAW, "scores", "several", "output"):
+        return "exp"
+    return "kept" if name in ("exp", "abs", "clamp", "clamp_min", "clip") else ""
 
 
 def is_share(value: Value) -> bool:
@@ -77,12 +80,19 @@ def product(values: list[Value]) -> str:
     return "scores" if words and words <= {"any", "scores"} else ""
 
 
-def compared(op: ast.operator, left: Value, right: Value) -> frozenset[int] | None:
-    """The roots of the output of which a result is the difference from data, or a multiple of that."""
+def is_prediction(value: Value) -> bool:
+    """Whether a value is surely a network's output, or each of several is, which nothing keeps away from 0."""
+    if value.choice:
+        return all(is_prediction(one) for _, one in value.choice)
+    return value.source == "model" and value.range in (*RAW, "several", "output", "share", "signed")
+
+
+def compared(op: ast.operator, left: Value, right: Value) -> Value | None:
+    """The output of which a result is the difference from data, or a multiple of that."""
     if isinstance(op, ast.Sub):
         for one, other in ((left, right), (right, left)):
-            if one.range == "several" and other.kind in ("unknown", "detached"):
-                return one.roots
+            if is_prediction(one) and other.kind in ("unknown", "detached"):
+                return one
     return left.compared if isinstance(op, (ast.Mult, ast.Pow)) else None
 
 
@@ -138,6 +148,8 @@ def arithmetic(
     one, two = left.range, right.range
     if isinstance(op, (ast.Add, ast.Sub)):
         forgive_rates(engine, left, right)
+    if "kept" in (one, two) and isinstance(op, (ast.Add, ast.Mult)):
+        return "kept", NO_ROOTS
     if isinstance(op, ast.Add) and "expsum" in (one, two):
         return ("expsum" if one == two or "number" in (left.kind, right.kind) else ""), NO_ROOTS
     if isinstance(op, ast.Add) and {one, two} <= {"square", "bounded"}:
@@ -184,7 +196,7 @@ def quotient_fault(left: Value, right: Value) -> str:
     if right.traced and not sources(right):
         return ""  # what has no graph is data
     # |output - data| / output: what is compared with data is a prediction, and may be anything
-    own_error = right.range == "several" and left.compared == right.roots
+    own_error = left.compared is right
     if right.range in (*RAW, "total") or own_error:
         return "division"
     softmax = left.range == "exp" or (left.range == "expsum" and left.exp_of not in ("unseen", "output"))

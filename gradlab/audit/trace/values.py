@@ -192,7 +192,7 @@ class Value:
     outputs: tuple[tuple[str, frozenset[int], object], ...] = ()  # of a network: each part's range, roots, reduction
     entries: Mapping[str, tuple[str, frozenset[int]]] = UNSET  # the same of a dictionary, by key
     linear: bool = False  # a model's output, shifted or times something
-    compared: frozenset[int] | None = None  # roots of the output whose difference from data it is
+    compared: Value | None = None  # the output whose difference from data it is
     exp_event: Event | None = None  # the event of an exp() that may overflow
     exp_node: ast.AST | None = None  # the exp() that it comes from
     exp_of: str = ""  # the range of what exp() was applied to

@@ -137,10 +137,15 @@ def square(node: ast.expr) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in ("clamp", "clamp_min", "relu"):  # clamped at 0 the derivative is infinite all the same
             lowest = [ast.unparse(k.value) for k in node.keywords if k.arg == "min"]
-            inner = node.args[0] if dotted(node.func.value) == "torch" and node.args else node.func.value
-            return lowest in (["0"], ["0.0"]) and square(inner)
+            return lowest in (["0"], ["0.0"]) and square(operand(node))
         if node.func.attr in ("pow", "square"):
             return True
         if node.func.attr in ("sum", "mean"):
-            return square(node.func.value)
+            return square(operand(node))
     return False
+
+
+def operand(node: ast.Call) -> ast.expr:
+    """What a function or method of a tensor is applied to: x of torch.sum(x) or x.sum()."""
+    assert isinstance(node.func, ast.Attribute)
+    return node.args[0] if dotted(node.func.value) == "torch" and node.args else node.func.value

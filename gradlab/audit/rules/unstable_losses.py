@@ -17,6 +17,7 @@ from gradlab.audit.rules.loss_functions import (
     inputs,
     losses,
     named_calls,
+    operand,
     share,
     square,
 )
@@ -183,25 +184,49 @@ def sqrt(module: Module) -> Iterator[ast.AST]:
             inner = called(node, "sqrt")
             if inner is not None and (bare(inner, inputs(function)) or square(inner)) and not averaged(inner):
                 yield node
-    for _, node in trained_on(module, "sqrt"):
+    for function, node in trained_on(module, "sqrt"):
         inner = called(node, "sqrt")
-        if inner is not None and square(inner) and not averaged(inner) and of_difference(inner):
+        if inner is not None and square(inner) and not averaged(inner) and of_difference(inner, function):
             yield node
 
 
-def of_difference(node: ast.expr) -> bool:
-    """Whether what is squared is the difference of two tensors: 0 wherever they agree."""
+def of_difference(node: ast.expr, function: ast.FunctionDef) -> bool:
+    """Whether what is squared is the difference of two tensors, or of weights from themselves: 0 where they agree."""
     for part in walk(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow):
-            base: ast.expr | None = part.left
+            base = part.left
         elif isinstance(part, ast.Call) and getattr(part.func, "attr", "") in ("pow", "square"):
-            assert isinstance(part.func, ast.Attribute)
-            base = part.args[0] if dotted(part.func.value) == "torch" and part.args else part.func.value
+            base = operand(part)
         else:
             continue
+        if isinstance(base, ast.Name) and len(given := values_of(base, function)) == 1:
+            base = given[0]
         if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Sub):
-            return all(isinstance(side, (ast.Name, ast.Attribute)) for side in (base.left, base.right))
+            sides = (base.left, base.right)
+            return all(isinstance(side, (ast.Name, ast.Attribute)) for side in sides) or pairs(*sides, function)
     return False
+
+
+def values_of(node: ast.expr, function: ast.FunctionDef) -> list[ast.expr]:
+    """What a name is bound to in a function."""
+    return [value for n in walk(function) for name, value in bindings(n) if name and name == dotted(node)]
+
+
+def pairs(one: ast.expr, two: ast.expr, function: ast.FunctionDef) -> bool:
+    """Whether two sides are the same weights in two shapes, so that each is compared with itself too."""
+    bases = [reshaped(side) for side in (one, two)]
+    if ast.unparse(one) == ast.unparse(two) or ast.unparse(bases[0]) != ast.unparse(bases[1]):
+        return False
+    sources = [bases[0], *values_of(bases[0], function)]
+    return any(getattr(part, "attr", "") in ("weight", "parameters") for source in sources for part in walk(source))
+
+
+def reshaped(node: ast.expr) -> ast.expr:
+    """What is put into another shape."""
+    if isinstance(node, ast.Subscript) and any(getattr(part, "value", 0) is None for part in walk(node.slice)):
+        return reshaped(node.value)
+    shapes = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("unsqueeze", "view", "reshape", "expand")
+    return reshaped(operand(node)) if shapes and isinstance(node, ast.Call) else node
 
 
 @text_rule("GL606")

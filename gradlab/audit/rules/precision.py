@@ -17,6 +17,7 @@ from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import differentiable
 from gradlab.audit.trace.values import Event, Region, Value
 
 ZOOS = {"torchvision", "timm", "transformers", "diffusers", "segmentation_models_pytorch"}
@@ -183,11 +184,25 @@ def bf16_with_scaler(scenario: Scenario) -> Iterator[Hit]:
         loss, scaler = backward.event.value, scaler_of(backward)
         if loss is None or scaler is None or any(HALF.search(atom.key) for atom in atoms(scaler.enabled)):
             continue
-        for region in loss.forward.regions if loss.forward is not None else loss.inside:
-            if region.kind == "autocast" and region.context is not None:
-                if region.context.dtype.split(".")[-1] == "bfloat16":
-                    here = loss.forward is None or loss.forward.path == backward.event.path
-                    yield Hit(backward, node=region.node if here else None)
+        if (region := in_bf16(scenario, backward, loss)) is not None:
+            here = loss.forward is None or loss.forward.path == backward.event.path
+            yield Hit(backward, node=region.node if here else None)
+
+
+def in_bf16(scenario: Scenario, backward: Occurrence, loss: Value) -> Region | None:
+    """The autocast block of a loss's forward pass in bfloat16, or of each where it is not known which the loss has."""
+    regions = [loss.forward.regions] if loss.forward is not None else [loss.inside]
+    if loss.forward is None and all(region.kind != "autocast" for region in loss.inside):
+        passes = [step.event for step in scenario.before(backward) if step.kind == "forward" and step.k == backward.k]
+        regions = [event.regions for event in passes if differentiable(event)]
+    found = [next((region for region in each if casts_to_bf16(region)), None) for each in regions]
+    return found[-1] if found and all(found) else None
+
+
+def casts_to_bf16(region: Region) -> bool:
+    """Whether an autocast block is in bfloat16, as it is written."""
+    dtype = region.context.dtype if region.kind == "autocast" and region.context is not None else ""
+    return re.fullmatch(r"[\w.]*\bbfloat16", dtype) is not None
 
 
 @text_rule("GL212")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from audited_snippets import assert_faults
+from audited_snippets import HEAD, assert_faults, expected, findings
 
 CASES = {
     "a type of device that a computer decides, and no scaler": """
@@ -138,3 +138,27 @@ right = TrainingArguments("out", fp16=OFF, bf16=OFF)
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
     assert_faults(CASES[name], tmp_path)
+
+
+LIST_IN_BF16 = """
+from elsewhere import multiscale
+wider = nn.Linear(8, 8)
+def train(args, kind):
+    scaler = torch.amp.GradScaler("cuda", enabled=args.bf16)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype={other}):
+            wide = wider(x)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.bf16):{mark}
+            out = model(wide)
+        loss = multiscale([out.float(), *args.others], y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(("other", "mark"), [("torch.bfloat16", "  # expect: GL211"), ("kind", ""), ("torch.half", "")])
+def test_a_scaler_for_a_loss_of_unknown_making_is_needed_unless_each_pass_is_in_bf16(other, mark, tmp_path):
+    text = HEAD + LIST_IN_BF16.format(other=other, mark=mark)
+    assert findings(text, tmp_path, "GL211") == expected(text)

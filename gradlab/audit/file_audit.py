@@ -93,13 +93,14 @@ def texts_of(event: Event) -> Iterator[str]:
 
 
 def starts_training(module: Module, project: Project) -> bool:
-    """Whether it is a script, and the functions and classes that it imports are of files that train."""
+    """Whether it is a script, and what it imports is of files that train, or is such a file."""
     tree = module.source.tree
     if tree is None or not any(isinstance(n, (ast.If, ast.For, ast.While, ast.With, ast.Expr)) for n in tree.body[1:]):
         return False
     found = [project.resolve(name, level, module) for name, level in module.imports.values()]
-    modules = [*(one[0] for one in found if one is not None), *project.catalogue(module).values()]
-    return any(TRAINING.search(one.source.text) for one in modules)
+    files = [project.file(f"{name}.*", level, module) for name, level in module.imports.values()]
+    modules = [*(one[0] for one in (*found, *files) if one is not None), *project.catalogue(module).values()]
+    return any(one is not None and TRAINING.search(one.source.text) for one in modules)
 
 
 def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 from audited_snippets import audited
 
+from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
+from gradlab.audit.source.files import read
+from gradlab.audit.source.project import Project
+
 ENGINE = """
 from torch.nn import functional as F
 def train(net, loader, opt, policy, n):
@@ -65,3 +70,15 @@ def test_tests_are_no_callers(tmp_path):
     made, call, _ = CASES["a schedule"]
     (tmp_path / "test_main.py").write_text(MAIN.format(name="engine", made=made, call=call))
     assert not {f.code for f in audited(tmp_path / "engine.py") if f.severity != "advice"}
+
+
+@pytest.mark.parametrize("word", ["import engine", "import lib.engine as engine", "from lib import engine"])
+def test_a_script_that_imports_a_file_which_trains_is_followed(word, tmp_path):
+    folder = tmp_path / "lib" if "lib" in word else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / "engine.py").write_text(ENGINE)
+    made, call, codes = CASES["a schedule"]
+    text = MAIN.replace("from {name} import train, fit", word) + "main([])\n"
+    (tmp_path / "main.py").write_text(text.format(made=made, call=f"engine.{call}"))
+    result = audit(read(tmp_path / "main.py"), Project(), load_rules())
+    assert {f.code for f in result.elsewhere if f.severity != "advice"} == codes

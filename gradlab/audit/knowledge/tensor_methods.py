@@ -32,6 +32,8 @@ OF_ONE = MOVED - {"requires_grad_"} | {
     *("sum", "mean", "max", "min", "log_softmax", "softmax", "sigmoid", "tanh", "exp", "log", "abs", "norm", "relu"),
 }
 """Methods whose arguments are no tensors."""
+OF_TENSORS = {*OF_ONE, *value_ranges.SHAPES, "add", "sub", "div", "mul", "pow", "square", "sqrt", "clamp"}
+"""Methods of tensors that a loss of unknown making may have."""
 LINEAR = MOVED | {"sum", "mean", "nansum", "neg"}
 """Methods of a sum whose results are the sums of the terms' own."""
 FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
@@ -57,6 +59,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
+    made.unsure |= owner.opaque and name not in OF_TENSORS  # what has backward() may be an object that holds a loss
     if name == "square" or (name == "pow" and value_ranges.has_constant(node, 2)):
         made.roots = made.roots | bootstrapping.error(call.engine, node, owner)
     made.parts = owner.parts if name in LINEAR else ()

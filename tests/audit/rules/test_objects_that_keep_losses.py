@@ -35,6 +35,25 @@ def fit(n):
 CASES = {
     "a sum that is reset with each update of Accelerate's": WINDOW.format(test="accelerator.sync_gradients", mark=""),
     "a sum that is reset at its end": WINDOW.format(test="i + 1 == len(batches)", mark="  # expect: GL605"),
+    "what an object says of its loss, and that itself": """
+class Trainer:
+    def __init__(self, net, judge, optimizer):
+        self.net, self.judge, self.optimizer = net, judge, optimizer
+    def update(self, x, y):
+        made = self.judge
+        made.reset()
+        made.compare(self.net(x), y)
+        self.optimizer.zero_grad()
+        made.backward()
+        self.optimizer.step()
+        return made.figure(), made.mean()
+    def fit(self, batches):
+        shown = other = 0
+        for x, y in batches:
+            figure, mean = self.update(x, y)
+            shown += figure
+            other += mean  # expect: GL605
+""",
     "a name without meaning": """
 total = 0.0
 for x, y in loader:

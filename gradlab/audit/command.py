@@ -13,10 +13,8 @@ from gradlab.audit.process_pool import audit_files, merged
 from gradlab.audit.result import FileResult
 from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.selection import checked, choose, codes, one, reports_unreadable
-from gradlab.audit.source.exclusion import exclusion
 from gradlab.audit.source.files import find
-from gradlab.audit.source.settings import UsageError, settings
-from gradlab.audit.terminal import coloured
+from gradlab.audit.source.settings import UsageError, exclusion, settings
 from gradlab.base.visible import printable
 from gradlab.codes import CODES, SEVERITIES, UNREADABLE
 
@@ -91,17 +89,17 @@ def run(args: argparse.Namespace) -> int:
         but = " that the settings do not exclude" if chosen.exclude else ""
         warn(f"no Python file in {', '.join(args.paths)}{but}")
     if args.diff or args.fix:
-        from gradlab.audit.fixes.fix_command import fix_files
+        from gradlab.audit.fixes.file_fix import fix_files
 
         out = sys.stdout if args.diff or args.format == "text" else sys.stderr
-        done = fix_files(files, selected, args.fix and not args.diff, out, coloured(out))
+        done = fix_files(files, selected, args.fix and not args.diff, out, output.coloured(out))
         if args.diff:
             return 1 if done else 0
     results = audit_files(files, list(selected))
     findings = merged(results, paths, files, excluded)
     if not reports_unreadable(ignore):
         findings = [f for f in findings if f.code != UNREADABLE]
-    if text := output.FORMATS[args.format](findings, coloured(sys.stdout)):
+    if text := output.FORMATS[args.format](findings, output.coloured(sys.stdout)):
         print(text)
     report_coverage(results, args.verbose)
     return 1 if findings else 0

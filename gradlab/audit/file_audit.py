@@ -6,14 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.finding import Finding, Key, finding
+from gradlab.audit.finding import Finding, Key, beside, characters, finding
 from gradlab.audit.interpreter.entry_points import follow_file
 from gradlab.audit.result import FileResult
 from gradlab.audit.rules.registry import Rule
 from gradlab.audit.rules.reporting import Place, reported
 from gradlab.audit.source.files import Source
 from gradlab.audit.source.ignore_comments import silenced
-from gradlab.audit.source.locations import beside, located
 from gradlab.audit.source.project import Module, Project
 from gradlab.audit.trace.rate_compensation import compensated
 from gradlab.audit.trace.scenarios import scenarios
@@ -134,6 +133,15 @@ def report(found: dict[Key, Finding], project: Project, result: FileResult) -> N
                 result.findings = here
             else:
                 result.elsewhere += [beside(one, source.path) for one in here]
+
+
+def located(found: list[Finding], source: Source) -> list[Finding]:
+    """Findings in a file without those that it silences, their columns counted in characters."""
+    lines = source.text.split("\n")
+    for one in found:
+        one.column = characters(lines, one.line, one.column)
+        one.end_column = characters(lines, one.end_line, one.end_column)
+    return [one for one in found if not silenced(lines, one)]
 
 
 def unreadable(source: Source, line: int, column: int, message: str) -> list[Finding]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 Key = tuple[str, int, int, int, str]
 
@@ -41,3 +43,15 @@ def finding(code: str, severity: str, message: str, path: str, node: ast.AST, na
     end_line = getattr(node, "end_lineno", None) or line
     end_column = (getattr(node, "end_col_offset", None) or column - 1) + 1
     return Finding(code, severity, message, path, line, column, end_line, end_column, name=name)
+
+
+def beside(one: Finding, given: Path) -> Finding:
+    """A finding in an imported file, its path absolute or relative as the audited file's is."""
+    return one if given.is_absolute() else replace(one, path=os.path.relpath(one.path))
+
+
+def characters(lines: list[str], line: int, column: int) -> int:
+    """A column counted in characters; the parser counts bytes of UTF-8."""
+    if not 0 < line <= len(lines) or lines[line - 1].isascii():
+        return column
+    return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from gradlab.audit.finding import Finding
-from gradlab.audit.terminal import painted
 from gradlab.base.version import __version__
 from gradlab.codes import CODES, Code, explain
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}
+
+
+def coloured(out: TextIO) -> bool:
+    """Whether an output shows colours."""
+    return out is not None and out.isatty() and not os.environ.get("NO_COLOR")
+
+
+def painted(text: str, code: str, colour: bool) -> str:
+    """`code`: of ECMA-48."""
+    return f"\033[{code}m{text}\033[0m" if colour else text
 
 
 def text(findings: list[Finding], colour: bool) -> str:

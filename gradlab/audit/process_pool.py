@@ -13,11 +13,10 @@ from gradlab.audit.file_audit import audit
 from gradlab.audit.finding import Finding
 from gradlab.audit.result import FileResult
 from gradlab.audit.rules.registry import Rule, load_rules
-from gradlab.audit.source.exclusion import Excluded
 from gradlab.audit.source.files import Source, read
 from gradlab.audit.source.ignore_comments import ineffective
 from gradlab.audit.source.project import Project
-from gradlab.audit.source.settings import UsageError
+from gradlab.audit.source.settings import Excluded, UsageError
 
 MANY, PART = 200, 40
 """From how many files on several processes are used, and how many files a process takes at a time."""

@@ -5,21 +5,27 @@ from __future__ import annotations
 import difflib
 import os
 import stat
+import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from gradlab.audit.file_audit import audit
 from gradlab.audit.finding import Finding
 from gradlab.audit.fixes.registry import FIXES
 from gradlab.audit.fixes.source_lines import SourceLines, split
+from gradlab.audit.output import painted
 from gradlab.audit.rules.registry import Rule, load_rules
 from gradlab.audit.source.files import Source, encoding_of, normalised, parse
 from gradlab.audit.source.project import Project
 
 ROUNDS = 200
 """Findings of a file that are fixed at most."""
+SIGNS = {"+": "32", "-": "31", "@": "36"}
+"""Colours of the lines of a diff."""
 
 
 @dataclass
@@ -38,6 +44,33 @@ class FileFix:
         for line in difflib.unified_diff(self.old, self.new, name, name):
             found += [line.rstrip("\r\n"), *([] if line.endswith(("\r", "\n")) else ["\\ No newline at end of file"])]
         return found
+
+
+def fix_files(paths: Iterable[Path], selected: dict[str, Rule], writing: bool, out: TextIO, colour: bool) -> int:
+    """Print the diff of each file and, with `writing`, write it; returns how many findings are, or would be, fixed."""
+    done = 0
+    for path in paths:
+        result = fix_file(path, selected)
+        if result.refused:
+            print(f"{path}: not fixed: {result.refused}", file=sys.stderr)
+        if not result.fixed:
+            continue
+        print(shown(result, colour), file=out, flush=True)
+        error = write(result) if writing else ""
+        if error:
+            print(f"{path}: not fixed: {error}", file=sys.stderr)
+        else:
+            done += len(result.fixed)
+    print(f"{'Fixed' if writing else 'Would fix'} {done}.", file=sys.stderr)
+    return done
+
+
+def shown(result: FileFix, colour: bool) -> str:
+    lines = []
+    for line in result.diff():
+        bold = line.startswith(("+++", "---"))
+        lines.append(painted(line, "1" if bold else SIGNS.get(line[:1], "0"), colour))
+    return "\n".join(lines)
 
 
 def fix_file(path: Path, selected: dict[str, Rule]) -> FileFix:

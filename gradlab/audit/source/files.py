@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gradlab.audit.finding import position
-from gradlab.audit.source.exclusion import Excluded
+from gradlab.audit.source.settings import Excluded
 from gradlab.audit.source.syntax import Nodes
 
 SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}

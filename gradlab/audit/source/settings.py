@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 TABLE = ("tool", "gradlab", "audit")
 FIELDS = ("select", "ignore", "exclude", "severity")
+Excluded = Callable[[str], bool]
 
 
 class UsageError(Exception):
@@ -61,3 +65,22 @@ def checked_types(table: dict[str, Any], path: Path) -> Settings:
             wanted = "a word" if name == "severity" else "a list of words"
             raise UsageError(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {wanted}")
     return Settings(**table, path=path)
+
+
+def exclusion(patterns: list[str], root: Path) -> Excluded:
+    """What `exclude` leaves out: names of files and folders, or paths below a folder, with * and ?."""
+    wanted = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+
+    def excluded(path: str) -> bool:
+        relative = os.path.relpath(os.path.abspath(path), root).replace(os.sep, "/")
+        parts = relative.split("/")
+        if parts[0] == "..":
+            parts = parts[-1:]
+        heads = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+        return any(
+            fnmatch(head if "/" in pattern else head.rsplit("/", 1)[-1], pattern)
+            for head in heads
+            for pattern in wanted
+        )
+
+    return excluded if wanted else lambda path: False

@@ -114,7 +114,6 @@ def of_kind(engine: Engine, node: ast.Call) -> Formula | None:
 
 def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     """A comparison, or `i % n` as a truth value."""
-    node = within_loop(engine, node)
     if isinstance(node, ast.Compare) and is_past_the_last(engine, node):
         return FALSE if isinstance(node.ops[0], ast.Eq) else TRUE
     written = text(node)
@@ -155,19 +154,6 @@ def since_then(engine: Engine, node: ast.Compare | ast.BinOp) -> bool:
     """`i - last_step >= n`: how many iterations ago something was."""
     left = node.left
     return isinstance(left, ast.BinOp) and isinstance(left.op, ast.Sub) and engine.value(left.left).kind == "index"
-
-
-def within_loop(engine: Engine, node: ast.Compare | ast.BinOp) -> ast.Compare | ast.BinOp:
-    """In a loop over range(n), i % n == 0 is i == 0, and (i + 1) % n == 0 is i + 1 == n."""
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
-        return node
-    left, right = node.left, node.comparators[0]
-    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and ast.unparse(right) == "0":
-        index = engine.value(left.left)
-        counted = index.kind == "index" and index.of_loop and bool(index.stop) and not index.stride
-        if counted and canonical(engine, left.right) == index.stop and index.offset in (0, 1):
-            return ast.Compare(left.left, node.ops, [left.right if index.offset else right])
-    return node
 
 
 def periodic(node: ast.expr, key: str, birth: int, period: str, at: OfIteration) -> Formula:

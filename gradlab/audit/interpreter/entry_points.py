@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradlab.audit.interpreter.classes import forget_assigned
@@ -167,9 +166,6 @@ def class_loops(interpreter: Interpreter, node: ast.ClassDef, module: Module) ->
     configure_optimizers(interpreter, owner)
     set_up(interpreter, owner)
     made_for_bases(interpreter, owner)
-    for name in rejected_attributes(methods):
-        if name in owner.attributes and owner.attributes[name].kind == "scaler":
-            owner.attributes[name] = Value("none", "None")
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
     every_method = all_methods(owner)
     attributes = (n for m, _ in every_method for n in walk(m) if isinstance(n, ast.Attribute))
@@ -233,15 +229,6 @@ def made_for_bases(interpreter: Interpreter, owner: Value) -> None:
                 weights = found[0].root()
                 of = {"half": weights.half, "half_path": weights.half_path, "half_when": weights.half_when}
                 owner.attributes[name] = Value("model", f"{owner.name}.{name}", given=True, **of)  # type: ignore[arg-type]
-
-
-def rejected_attributes(methods: list[Function]) -> Iterator[str]:
-    """Attributes that a class must not have: `if self.scaler is not None: raise`."""
-    for node in (n for method in methods for n in method.body if isinstance(n, ast.If)):
-        test = node.test
-        there = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) else test
-        if isinstance(there, ast.Attribute) and dotted(there.value) == "self" and isinstance(node.body[-1], ast.Raise):
-            yield there.attr
 
 
 def all_methods(owner: Value) -> list[tuple[Function, Module]]:

@@ -32,8 +32,6 @@ def regions(value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
         return []
     if value.kind in ("unknown", "instance"):
         return [Region("unknown", when, node, value)]
-    if value.kind == "method" and value.node.name in ("no_sync", "accumulate"):
-        return [Region(value.node.name, when, node)]
     return []
 
 

@@ -57,8 +57,6 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     engine, name = call.engine, call.tail
     received = [v for a in call.values for v in members(a)]
     for value in received:
-        if value.kind == "stack" and value.region is not None:
-            value.region.kind = "unknown"  # what it enters is not seen
         if value.kind in SHARED and not inert(call, received) and not HARMLESS.match(name):
             (value if value.kind == "optimizer" else value.root()).update(thawed=True, shared=True)  # perhaps
         if value.kind not in ("number", "bool", "none") and FREEZES.search(name):

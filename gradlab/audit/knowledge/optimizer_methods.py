@@ -19,12 +19,7 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
     name = call.name
     if name == "step":
         return optimizer_step(call, owner)
-    if name in ("register_step_pre_hook", "register_step_post_hook") and call.args:
-        if "pre" in name:
-            owner.pre_hooks = (*owner.pre_hooks, call.args[0])
-        else:
-            owner.post_hooks = (*owner.post_hooks, call.args[0])
-    elif name == "add_param_group":
+    if name == "add_param_group":
         weights = [weight for value in call.values for weight in every(value)]
         take_weights(call, owner, weights, weights)
         owner.some |= bool(call.engine.branches or call.engine.entered or not weights)  # not from the start, perhaps
@@ -48,21 +43,15 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
 def optimizer_step(call: CallSite, owner: Value) -> Value:
     """A step, with what its closure and its hooks do."""
     engine, node = call.engine, call.node
-    if "precondition" in dotted(node.func).lower():
-        return Value()  # of K-FAC: it changes gradients, and no weights
     before = len(engine.out)
     for closure in call.values:
         if closure.kind in CALLABLE:
             engine.apply(node, closure, [])
     inside = tuple(events(engine.out[before:]))
-    for hook in owner.pre_hooks:
-        engine.apply(node, hook, [owner])
     scaler = next((value for value in call.values if value.kind == "scaler"), None)
     if scaler is not None:  # of several optimizers, which step through it
         call.emit("opaque", owner, name=call.name, receives=frozenset({"optimizer", "scaler"}))
     call.emit("step", owner, closure=inside, scaler=scaler)
-    for hook in owner.post_hooks:
-        engine.apply(node, hook, [owner])
     return tensor() if call.args else Value()
 
 
@@ -107,8 +96,6 @@ def loss_scaler(call: CallSite, owner: Value) -> Value:
     keywords, engine = call.keywords, call.engine
     opt = call.args[1] if len(call.args) > 1 else keywords.get("optimizer")
     loss = call.args[0] if call.args else keywords.get("loss", Value())
-    if any(value.kind == "scheduler" for value in call.values):  # another, which may set gradients to zero as well
-        call.emit("opaque", owner, name=call.name, receives=frozenset({"optimizer", "scaler"}))
     call.emit("backward", loss.derived("tensor", scaled=owner))
 
     def rest() -> None:

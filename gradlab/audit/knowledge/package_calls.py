@@ -109,18 +109,6 @@ def all_reduce(call: CallSite) -> Value:
     return Value()
 
 
-def clamp(call: CallSite) -> Value | None:
-    if not call.args or call.args[0].kind != "gradient":
-        return None
-    call.emit("clip", call.args[0], by_value=True, call=call.node)
-    return Value()
-
-
-def zeros(call: CallSite) -> Value:
-    call.emit("zero", call.first, by_hand=True)
-    return Value()
-
-
 def look(call: CallSite) -> Value:
     call.emit("look")
     return Value("measured")
@@ -149,8 +137,6 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     "scale_loss": scale_loss,
     "master_params": master_params,
     **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), all_reduce),
-    **dict.fromkeys(("clamp_", "clip_"), clamp),
-    **dict.fromkeys(("foreach_zero_", "_foreach_zero_"), zeros),
     **dict.fromkeys(("get_total_norm", "global_norm", "check_gradients", "diagnose_gradients"), look),
 }
 """What a call does by the last part of its name; None where the name alone does not decide."""

@@ -9,7 +9,6 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.freezing import renew
 from gradlab.audit.knowledge.known_names import kind_by_name, kind_made
-from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.knowledge.tensor_methods import detached
 from gradlab.audit.trace.iterables import (
     OTHERS,
@@ -21,7 +20,7 @@ from gradlab.audit.trace.iterables import (
     parameters_of,
     several,
 )
-from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
+from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 
 def python_function(call: CallSite) -> Value | None:
@@ -49,9 +48,6 @@ def set_attribute(call: CallSite) -> Value | None:
         renew(call.engine, call.args[0], call.args[2])
     if len(call.args) != 3 or not isinstance(word := call.args[1].value, str):
         return None
-    node = call.node.args
-    if word == "grad" and assign_gradient(call.engine, call.node, ast.Attribute(node[0], word), node[2], None):
-        return Value("none", "None")
     call.args[0].attributes[word] = call.args[2]
     return Value("none", "None")
 
@@ -198,8 +194,6 @@ def enter_context(call: CallSite, stack: Value) -> Value:
     engine = call.engine
     if not call.args:
         return Value()
-    if isinstance(own := stack.region, Region) and engine.scope is not stack.scope:
-        own.kind = "unknown"  # entered in a helper
     engine.regions = [*engine.regions, *regions(call.args[0], call.node.args[0])]
     stack.after = (*call.args[0].after, *stack.after)
     return call.args[0].entered or call.args[0]

@@ -68,13 +68,8 @@ def handed_in(schedule: Value, module: Module) -> bool:
     """Whether a schedule of a rate, by its name, comes from elsewhere, and the file takes none from its own project."""
     if any(not (one.given or one.made) or not RATE.search(one.name) for one in alternatives(schedule)):
         return False
-    return not has_own_schedules(module)
-
-
-def has_own_schedules(module: Module) -> bool:
-    """Whether a file makes or imports something of its project that may be a schedule, by its name."""
     taken = [name for name, (path, level) in module.imports.items() if level or path.split(".")[0] not in INSTALLED]
-    return any(SCHEDULES.search(name) for name in (*taken, *module.names))
+    return not any(SCHEDULES.search(name) for name in (*taken, *module.names))
 
 
 def sets_rates_itself(module: Module) -> bool:

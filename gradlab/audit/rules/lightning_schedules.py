@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gradlab.audit.knowledge.schedule_lengths import ARITHMETIC, EPOCHS
+from gradlab.audit.knowledge.schedule_lengths import ARITHMETIC
 from gradlab.audit.rules.registry import text_rule
-from gradlab.audit.rules.schedule_length import ENDING, FALLING
+from gradlab.audit.rules.schedule_length import FALLING
 from gradlab.audit.source.project import Function, Module, methods_of
 from gradlab.audit.source.syntax import called_name, dotted, walk
 
@@ -52,22 +52,6 @@ def updates_in_epochs(module: Module) -> Iterator[ast.AST]:
             )
             if any(UPDATES.search(text) for text in found) or receives_updates(one.call, scope):
                 yield one.node
-
-
-@text_rule("GL405")
-def epochs_in_updates(module: Module) -> Iterator[ast.AST]:
-    for one, scope in configured(module):
-        if one.interval is None or ast.unparse(one.interval) != "'step'":
-            continue
-        texts = lengths(one.call, scope.function)
-        in_epochs = bool(texts) and all(EPOCHS.search(text) and not counts_otherwise(text) for text in texts)
-        if in_epochs and (ENDING.search(called_name(one.call)) or FALLING.search(called_name(one.call))):
-            yield one.interval
-
-
-def counts_otherwise(text: str) -> bool:
-    """Whether a length may be another than a number of epochs."""
-    return UPDATES.search(text) is not None or re.search(r"[*(]|step|batch|iter", text) is not None
 
 
 def configured(module: Module) -> Iterator[tuple[Configured, Scope]]:
@@ -166,8 +150,6 @@ def counts_updates(node: ast.expr, scope: Scope) -> bool:
                 if counts_batches(one, scope) and re.search("epoch", written(other, scope)):
                     return True
         return any(counts_updates(side, scope) for side in sides)
-    if isinstance(node, ast.IfExp):
-        return counts_updates(node.body, scope) and counts_updates(node.orelse, scope)
     if isinstance(node, ast.Call) and called_name(node) in ARITHMETIC:
         return any(counts_updates(one, scope) for one in node.args)
     if isinstance(node, (ast.List, ast.Tuple)):

@@ -182,8 +182,6 @@ def zeroed_name(zero: Event) -> str:
 
 def never_used(zero: Event) -> bool:
     """Whether the text of the file neither steps an optimizer nor gives it to anything that is not followed."""
-    if (item := getattr(getattr(zero.node, "func", None), "value", None)) and isinstance(item, ast.Subscript):
-        return item_never_used(zero, item)
     if not (name := zeroed_name(zero)) or zero.module is None or zero.value is None:
         return False
     given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
@@ -191,12 +189,3 @@ def never_used(zero: Event) -> bool:
     known = zero.value.call is not None and not zero.value.shared
     text = SIGNATURE.sub("", zero.module.source.text)
     return not stepped_in_text(zero) and (known or re.search(f"{given}|{each}", text) is None)
-
-
-def item_never_used(zero: Event, item: ast.Subscript) -> bool:
-    """The same of `optimizers["D"]`, where the text only makes the dictionary and uses its items by their names."""
-    base, key = re.escape(dotted(item.value)), re.escape(ast.unparse(item.slice).strip("'\""))
-    if not base or zero.module is None or zero.value is None or zero.value.call is None or zero.value.shared:
-        return False
-    own = rf"\b{base}\[['\"]{key}['\"]\](\.\w*step|(?!\.))"
-    return re.search(rf"{own}|\b{base}\b(?!\[['\"]|\s*=)", zero.module.source.text) is None

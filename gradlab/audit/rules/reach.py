@@ -9,7 +9,7 @@ from itertools import pairwise, takewhile
 
 from gradlab.audit.knowledge.opaque_calls import WHOLE as CONFIGURATION
 from gradlab.audit.rules.ownership import is_part
-from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.source.syntax import walk as walk_text
@@ -140,6 +140,17 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
         if step is not None:
             yield Hit(clip, (step,))
+
+
+@loop_rule("GL705")
+def clip_of_nothing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """A generator of parameters is clipped that the optimizer, or an earlier clip, has gone through."""
+    for event in loop.events:
+        value = event.value
+        if event.kind == "clip" and value is not None and value.kind == "params":
+            again = loop.statement is not None or loop.self_contained
+            if event.empty or (value.branches >= 0 and again and value.birth < loop.birth):
+                yield event.path, event.node
 
 
 def clipped_again(scenario: Scenario) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""Deep stacks of layers that saturate: written out, assembled in a loop, or called one after the other."""
+"""Deep stacks of layers that saturate: written out, or assembled in a loop."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ def saturating(module: Module) -> Iterator[ast.AST]:
     scopes: list[Scope] = [tree, *module.source.nodes.of(ast.FunctionDef)]
     for scope in scopes:
         yield from stacked(scope, numbers | given(scope), blocks)
-    for each in module.source.nodes.of(ast.ClassDef):
-        yield from in_turn(each, numbers, blocks)
 
 
 def starred(node: ast.Call) -> list[ast.expr]:
@@ -146,40 +144,3 @@ def stacked(scope: Scope, numbers: dict[str, float], blocks: dict[str, str]) -> 
                 body = " ".join(text(part) for part in loop.body)
                 if saturates(list(loop.body), blocks) and re.search(rf"\b{re.escape(name)}\b", body):
                     yield node
-
-
-def in_turn(each: ast.ClassDef, numbers: dict[str, float], blocks: dict[str, str]) -> Iterator[ast.AST]:
-    """A ModuleList of linear layers, each called within a sigmoid or tanh and nothing else, or of such blocks."""
-    methods = {m.name: m for m in each.body if isinstance(m, ast.FunctionDef)}
-    if "__init__" not in methods or "forward" not in methods:
-        return
-    called = dict(turn(n) for n in walk(methods["forward"]) if isinstance(n, ast.For) and len(n.body) == 1)
-    numbers = numbers | given(methods["__init__"])
-    for name, through in called.items():
-        for node, layer, over in elements(methods["__init__"], name) if name and through else ():
-            linear = re.fullmatch(r"Linear|Conv[123]d", called_name(layer)) and re.search("sigmoid|tanh", through)
-            if turns(over, numbers) >= DEEP and (linear or saturates([layer], blocks)):
-                yield node
-
-
-def elements(function: ast.FunctionDef, name: str) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
-    """Where a ModuleList is made or filled, with each of its layers and what that is made for each of."""
-    for node in walk(function):
-        made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) == name else None
-        if isinstance(made, ast.Call) and called_name(made) == "ModuleList" and made.args:
-            inner = made.args[0]
-            if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) and len(inner.generators) == 1:
-                yield made, inner.elt, inner.generators[0].iter
-        only = node.body[0] if isinstance(node, ast.For) and len(node.body) == 1 else None
-        call = only.value if isinstance(only, ast.Expr) else None
-        if isinstance(node, ast.For) and isinstance(call, ast.Call) and dotted(call.func) == f"{name}.append":
-            yield call, call.args[-1], node.iter
-
-
-def turn(loop: ast.For) -> tuple[str, str]:
-    """The list of layers that a loop goes through, and what `x = torch.tanh(layer(x))` calls in each turn."""
-    node, item = loop.body[0], dotted(loop.target)
-    indexed = [n for n in walk(node) if isinstance(n, ast.Subscript) and dotted(n.slice) == item]
-    whole, layer = (indexed[0].value, text(indexed[0])) if len(indexed) == 1 else (loop.iter, item)
-    through = passed(node.value, {dotted(node.targets[0]): ""}) if isinstance(node, ast.Assign) else None
-    return dotted(whole), through if through is not None and layer in through.split() else ""

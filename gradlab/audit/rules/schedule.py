@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gradlab.audit.knowledge.schedule_lengths import PER_BATCH
-from gradlab.audit.rules.first_rates import RATE, alternatives, counts_after, has_own_schedules, made_at
-from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
+from gradlab.audit.rules.first_rates import alternatives, counts_after, made_at
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name, dotted, walk
+from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.conditions import atoms, holds
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
 from gradlab.audit.trace.event_tree import walk as walk_events
@@ -188,20 +188,6 @@ def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     for event in heading(loop):
         if event.kind == "schedule" and counts_after(loop, event):
             yield event.path, event.node
-
-
-@text_rule("GL404")
-def before_epoch_of_engine(module: Module) -> Iterator[ast.AST]:
-    """A function that Ignite's engine calls when an epoch begins steps a schedule of a rate, whatever the epoch."""
-    if has_own_schedules(module):
-        return
-    for function in module.source.nodes.of(ast.FunctionDef):
-        called = [one for one in function.decorator_list if isinstance(one, ast.Call) and called_name(one) == "on"]
-        if any(dotted(given) == "Events.EPOCH_STARTED" for one in called for given in one.args):
-            for call in (item.value for item in function.body if isinstance(item, ast.Expr)):
-                name, _, method = dotted(call.func).rpartition(".") if isinstance(call, ast.Call) else ("", "", "")
-                if method == "step" and RATE.search(name) and ast.unparse(call).endswith("()"):
-                    yield call
 
 
 def heading(loop: TrainingLoop) -> Iterator[Event]:

@@ -13,7 +13,6 @@ from gradlab.audit.rules.loss_functions import (
     bare,
     called,
     called_on,
-    forwards,
     inputs,
     losses,
     named_calls,
@@ -76,7 +75,8 @@ def probabilities_for_logits(module: Module) -> Iterator[ast.AST]:
         yield from (n for n in shares if id(n) not in without_gradient)
 
 
-def log_in_losses(module: Module) -> Iterator[ast.AST]:
+@text_rule("GL601")
+def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
         found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
@@ -85,18 +85,23 @@ def log_in_losses(module: Module) -> Iterator[ast.AST]:
         if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
             yield from (node for node, _ in found if id(node) not in divergence)
         yield from (node for node in walk(function) if share(called(node, "log"), function))
-    for function in forwards(module):
-        yield from (node for node in walk(function) if share(called(node, "log"), function))
-
-
-@text_rule("GL601")
-def log(module: Module) -> Iterator[ast.AST]:
-    yield from log_in_losses(module)
     yield from log_of_softmax(module)
-    for function, node in trained_on(module, "log"):
-        inner = called(node, "log")
-        if isinstance(inner, ast.Name) and share(inner, function):
-            yield node
+
+
+def log_of_softmax(module: Module) -> Iterator[ast.AST]:
+    """log(softmax(x)) in one expression, in a function that calls backward() or is named as a loss."""
+    if not re.search(r"softmax|sigmoid", module.source.text):
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        nodes = [
+            n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
+        ]
+        named = re.search(r"loss|cross_?entropy|nll", function.name, re.I) is not None
+        trains = named or next(named_calls(function, "backward"), None) is not None
+        if nodes and trains:
+            blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
+            without_gradient = {id(part) for block in blocks for part in walk(block)}
+            yield from (node for node in nodes if id(node) not in without_gradient)
 
 
 def trained_on(module: Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.AST]]:
@@ -142,22 +147,6 @@ def bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [(dotted(target), node.value) for target in targets]
-
-
-def log_of_softmax(module: Module) -> Iterator[ast.AST]:
-    """log(softmax(x)) in one expression, in a function that calls backward() or is named as a loss."""
-    if not re.search(r"softmax|sigmoid", module.source.text):
-        return
-    for function in module.source.nodes.of(ast.FunctionDef):
-        nodes = [
-            n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
-        ]
-        named = re.search(r"loss|cross_?entropy|nll", function.name, re.I) is not None
-        trains = named or next(named_calls(function, "backward"), None) is not None
-        if nodes and trains:
-            blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
-            without_gradient = {id(part) for block in blocks for part in walk(block)}
-            yield from (node for node in nodes if id(node) not in without_gradient)
 
 
 def contexts(node: ast.With) -> str:
@@ -248,34 +237,6 @@ def exp(module: Module) -> Iterator[ast.AST]:
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 if not any(rate(part, node) for part in walk(function)):
                     yield node
-        yield from sums_of_exp(function)
-    for _, node in trained_on(module, "log"):
-        found = exponents(node)
-        if found and all(isinstance(bare_of(one), (ast.Name, ast.Subscript)) for one in found):
-            yield node
-
-
-def bare_of(node: ast.expr) -> ast.expr:
-    return node.operand if isinstance(node, ast.UnaryOp) else node
-
-
-def sums_of_exp(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """log(exp(a) + exp(b)) of inputs or parts of them: a cross entropy of two classes written out."""
-    names = set(inputs(function))
-    for node in walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and dotted(node.value.value) in names:
-            names |= {dotted(target) for target in node.targets}
-    for node in walk(function):
-        if all(bare(side, names) for side in exponents(node)) and exponents(node):
-            yield node
-
-
-def exponents(node: ast.AST) -> list[ast.expr]:
-    """a and b of log(exp(a) + exp(b))."""
-    inner = called(node, "log")
-    sides = [inner.left, inner.right] if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add) else []
-    found = [exponent for side in sides if (exponent := called(side, "exp")) is not None]
-    return found if len(found) == len(sides) else []
 
 
 def rate(node: ast.AST, exp: ast.AST) -> bool:

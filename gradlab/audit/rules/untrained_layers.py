@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gradlab.audit.knowledge.tensor_methods import DETACHED
-from gradlab.audit.rules.cut_networks import MEANT, WEIGHTS
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import PLAIN, separate
 from gradlab.audit.rules.registry import loop_rule
@@ -19,6 +18,12 @@ from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop, same
 from gradlab.audit.trace.values import Event, Value
 
+WEIGHTS = re.compile(r"\bnn\.(Linear|Conv\w*\dd|Embedding|LSTM|GRU|RNN|Transformer\w+|MultiheadAttention|Bilinear)\(")
+"""What makes a layer with weights, alone or in a stack."""
+MEANT = re.compile(
+    r"requires_grad|fr[eo]ez|frozen|\.eval\(|load_state_dict|momentum|\bema\b|\.copy_\(|stop_?grad", re.I
+)
+"""What says that layers of a class, or gradients in it, are to stop."""
 CUTS = {*DETACHED, "tensor", "as_tensor"}
 """What is called to have the numbers of a tensor alone."""
 CALLED = re.compile(rf"forward|{PLAIN.pattern}")

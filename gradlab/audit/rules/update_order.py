@@ -10,7 +10,6 @@ from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.steps_without_gradient import before_backward
 from gradlab.audit.trace.iterables import every
-from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -145,7 +144,6 @@ def no_gradients(scenario: Scenario, clip: Occurrence, optimizer: Value) -> bool
 
 @scenario_rule("GL103")
 def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
-    yield from zero_of_other_network(scenario)
     loop = scenario.loop
     for optimizer in loop.optimizers():
         for zero in scenario.of("zero"):
@@ -167,45 +165,6 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
                 continue  # one of the project's own after another's: a proximal step, which needs no gradients
             if zero.event.node is not after[0].event.node and not uncertain(loop, "tensor", scenario=scenario):
                 yield Hit(zero, (before[-1], after[0]))
-
-
-def zero_of_other_network(scenario: Scenario) -> Iterator[Hit]:
-    """An optimizer of several networks is zeroed between the backward passes of one and of another."""
-    loop = scenario.loop
-    for optimizer in loop.optimizers():
-        for zero in scenario.of("zero"):
-            if not concerns(loop, zero, optimizer) or partial_zero(scenario, zero):
-                continue
-            before, after = neighbours(scenario, zero, optimizer)
-            if [s.kind for s in before[-1:] + after[:2]] != ["backward", "backward", "step"]:
-                continue
-            lost, kept = before[-1], after[0]
-            between = scenario.steps[scenario.places[id(lost)] : scenario.places[id(kept)]]
-            if not only_there(lost, kept, optimizer) or used_by_others(scenario, lost, optimizer):
-                continue
-            if gradients_assigned(scenario, lost, kept) or any(s.kind in ("taken", "look", "step") for s in between):
-                continue
-            if not uncertain(loop, "tensor", "params", "gradients", scenario=scenario):
-                yield Hit(zero, (lost, after[1]))
-
-
-def only_there(lost: Occurrence, kept: Occurrence, optimizer: Value) -> bool:
-    """Whether a loss comes from networks that an optimizer trains, and another loss from others of its networks."""
-    one, two = ([e.value for e in sources(s.event.value) if e.value] if s.event.value else [] for s in (lost, kept))
-    if not one or not two or optimizer.some or any(overlap(a, b) for a in one for b in two):
-        return False
-    return all(any(overlap(model, held) for held in optimizer.trained) for model in (*one, *two))
-
-
-def used_by_others(scenario: Scenario, lost: Occurrence, optimizer: Value) -> bool:
-    """Whether another optimizer steps before it is zeroed again, perhaps with gradients of this backward pass."""
-    for other in scenario.loop.optimizers():
-        if other is not optimizer:
-            ahead = (s for s in scenario.after(lost) if s.kind in ("step", "zero"))
-            own = next((s for s in ahead if concerns(scenario.loop, s, other) is not False), None)
-            if own is not None and own.kind == "step":
-                return True
-    return False
 
 
 def gradients_assigned(scenario: Scenario, zero: Occurrence, step: Occurrence) -> bool:

@@ -6,7 +6,6 @@ import ast
 import re
 
 from gradlab.audit.source.project import Function, Module, Project
-from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
@@ -16,12 +15,7 @@ ZEROING = re.compile(r"zero_?grad|\.grad\b|zero_\(|set_to_none")
 
 
 def acts_alone(loop: TrainingLoop, owner: Value | None, node: Function, module: Module, project: Project) -> bool:
-    """Whether a method does all that happens to the gradients of the optimizers that its object keeps.
-
-    Or a function that ignite calls for each batch does, in a file that zeroes no gradients.
-    """
-    if owner is None and is_process_function(node, module):
-        return not ZEROING.search(module.source.text)
+    """Whether a method does all that happens to the gradients of the optimizers that its object keeps."""
     if owner is None or owner.framework or owner.lightning:
         return False
     kept = [o for o in loop.optimizers() if any(o is held for held in owner.attributes.values())]
@@ -29,13 +23,6 @@ def acts_alone(loop: TrainingLoop, owner: Value | None, node: Function, module: 
         return False
     takes_batch = len(node.args.args) > 1
     return zeroes_own_gradients(loop, module) or (takes_batch and never_zeroes(loop, owner, module, project))
-
-
-def is_process_function(node: Function, module: Module) -> bool:
-    """Whether a function is given to ignite's Engine."""
-    engines = {name for name, (path, _) in module.imports.items() if re.fullmatch(r"ignite\.(\w+\.)*Engine", path)}
-    calls = [n for n in module.source.nodes.of(ast.Call) if engines and dotted(n.func) in engines]
-    return any(dotted(one.args[0]) == node.name for one in calls if one.args)
 
 
 def zeroes_own_gradients(loop: TrainingLoop, module: Module) -> bool:

@@ -116,8 +116,6 @@ class Value:
     # optimizers, schedules, scalers, models, parameters, gradients
     trained: tuple[Value, ...] = ()  # the models that an optimizer updates
     made_when: Formula = TRUE  # under which condition an optimizer is made
-    pre_hooks: tuple[Value, ...] = ()  # called before each step of an optimizer
-    post_hooks: tuple[Value, ...] = ()
     held_by: Value | None = None  # the optimizer that has this one as an attribute
     prepared: Value | None = None  # the accelerator or Fabric that prepared it
     optimizer: Value | None = None  # of a schedule

@@ -63,9 +63,7 @@ class Diverged(Rule):
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            sentence = (
-                f"the loss fell from {start} to {h.loss_lowest:.3g}, the lowest mean of {h.window} losses"
-            )
+            sentence = f"the loss fell from {start} to {h.loss_lowest:.3g}, the lowest mean of {h.window} losses"
             sentence += f", and the last {len(h.last)} have a median of {h.loss_late:.3g}"
             severity, why = "critical", "what was learnt is lost"
             if moving := self.moving(run):

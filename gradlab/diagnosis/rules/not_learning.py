@@ -310,7 +310,9 @@ class Memorising(Rule):
         if squares and best > self.apart * (run.eval_constant or 0.0):
             found.causes = [UNLIKE]
         elif (unseen := self.unseen(run)) is not None:
-            found.sentence += f"; at the end of the first epoch the losses of samples that no update had seen have a mean"
+            found.sentence += (
+                "; at the end of the first epoch the losses of samples that no update had seen have a mean"
+            )
             found.sentence += f" of {unseen:.4g}"
             found.causes, found.evidence["unseen"] = [UNLIKE], unseen
         elif falls_to_the_last(h.evaluated):  # what is learnt helps them

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
 
 
-
 GONE = 10.0
 """Norm of the weights over that of the initial ones, which are then of no matter."""
 

@@ -184,26 +184,6 @@ def other_loss(eta, y):
 def rate_loss(log_rate, y):
     return (log_rate.exp() - y).abs().mean()
 """,
-    "a class that rejects a scaler has none": """
-class Logic:
-    def __init__(self, scaler: torch.amp.GradScaler | None):
-        self.scaler = scaler
-    def backward(self, loss):
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        loss.backward()
-class Closed(Logic):
-    def check(self):
-        if self.scaler is not None:
-            raise RuntimeError("no scaler with closures")
-    def update(self, net, opt, x, y):
-        def closure():
-            opt.zero_grad()
-            loss = F.cross_entropy(net(x), y)
-            self.backward(loss)
-            return loss
-        opt.step(closure)
-""",
 }
 
 

@@ -93,15 +93,6 @@ parts = dict(net=model, opt=optimizer)
 for x, y in loader:
     inner(x=x, y=y, **parts)
 """, "    opt.zero_grad()\n", "", "GL305", "opt.step()"),
-    "hooks_of_the_optimizer": ("""
-def after(opt, args, kwargs):
-    opt.zero_grad()
-optimizer.register_step_pre_hook(lambda opt, args, kwargs: clip_grad_norm_(model.parameters(), 1.0))
-optimizer.register_step_post_hook(after)
-for x, y in loader:
-    criterion(model(x), y).backward()
-    optimizer.step()
-""", "step_pre_hook(lambda", "step_post_hook(lambda", "GL101", "lambda opt"),
     "generator": ("""
 class Runner:
     def __init__(self, loader):

@@ -191,10 +191,10 @@ def one_batch(self, x, y):
     self("after_step")
     self.opt.zero_grad()
 """,
-    "a preconditioner, and a scaler that another method updates": """
+    "a scaler that another method updates": """
 class Agent:
-    def __init__(self, net, preconditioner: torch.optim.Optimizer):
-        self.net, self.preconditioner = net, preconditioner
+    def __init__(self, net):
+        self.net = net
         self.opt = torch.optim.Adam(net.parameters())
         self.scaler = torch.amp.GradScaler("cuda")
     def update(self, x, y):
@@ -202,8 +202,6 @@ class Agent:
             loss = F.cross_entropy(self.net(x), y)
         self.opt.zero_grad()
         self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.opt)
-        self.preconditioner.step()
         self.scaler.step(self.opt)
     def finish(self):
         self.scaler.update()

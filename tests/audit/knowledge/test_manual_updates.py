@@ -64,12 +64,6 @@ def again():
 solver.zero_grad()
 solver.step(again)  # expect: GL305
 """,
-    "gradients taken away by setattr()": """
-for x, y in loader:
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    _ = [setattr(p, "grad", None) for p in model.parameters()]
-""",
     "a closure that begins at zero": """
 def fit(net, x, y):
     solver = torch.optim.LBFGS(net.parameters())

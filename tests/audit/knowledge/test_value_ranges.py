@@ -220,26 +220,6 @@ other = nn.Sequential(*rows)
 each = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(20)])  # expect: GL806
 normed = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()) for _ in range(20)])
 linear = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)], nn.Sigmoid())
-class Deep(nn.Module):
-    def __init__(self, depth=20):
-        super().__init__()
-        self.hidden = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])  # expect: GL806
-        self.paths = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
-        self.relus = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
-        self.blocks = nn.ModuleList([Block(8) for _ in range(depth)])
-        self.tail = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
-    def forward(self, x):
-        for layer in self.hidden:
-            x = torch.sigmoid(layer(x))
-        for layer in self.paths:
-            x = x + torch.tanh(layer(x))
-        for layer in self.relus:
-            x = torch.relu(layer(x))
-        for layer in self.blocks:
-            x = torch.tanh(layer(x))
-        for layer in self.tail:
-            x = torch.tanh(layer(x))
-        return x
 """,
     "deep stacks of blocks of the module": """
 class Plain(nn.Module):
@@ -290,27 +270,10 @@ class Stack(nn.Module):
         self.one = nn.Sequential(*layers)  # expect: GL806
         self.two = nn.Sequential(*[Written(size) for _ in range(self.depth)])  # expect: GL806
         self.three = nn.Sequential(*(pair(size) for _ in range(depth)))  # expect: GL806
-        self.four = nn.ModuleList([Plain(size) for _ in range(depth)])  # expect: GL806
-        self.five = nn.ModuleList([Plain(size) for _ in range(depth)])
-        self.six, self.seven = nn.ModuleList(), nn.ModuleList()
-        for _ in range(depth):
-            self.six.append(Plain(size))  # expect: GL806
-        for _ in range(depth):
-            self.seven.append(Plain(size))
         self.added = nn.Sequential(*[Added(size) for _ in range(depth)])
         self.kept = nn.Sequential(*[Kept(size) for _ in range(depth)])
         self.eased = nn.Sequential(*[Eased(size) for _ in range(depth)])
         self.few = nn.Sequential(*[Plain(size) for _ in range(3)])
-    def forward(self, x):
-        for layer in self.four:
-            x = layer(x)
-        for layer in self.five:
-            x = x + layer(x)
-        for i in range(self.depth):
-            x = self.six[i](x)
-        for i in range(self.depth):
-            x = self.seven[i](x) + x
-        return x
 """,
     "a softmax written out": """
 def my_loss(logits, y):

@@ -192,20 +192,6 @@ for epoch in range(9):
     else:
         other(model, optimizer)
 """,
-    "at the start of each epoch of an engine": """
-from ignite.engine import Engine, Events
-def run(trainer, scheduler):
-    @trainer.on(Events.EPOCH_STARTED)
-    def adjust(engine):
-        scheduler.step()  # expect: GL404
-    @trainer.on(Events.EPOCH_STARTED)
-    def later(engine):
-        if engine.state.epoch > 1:
-            scheduler.step()
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def after(engine):
-        scheduler.step()
-""",
 }
 
 

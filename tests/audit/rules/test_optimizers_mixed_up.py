@@ -341,7 +341,6 @@ def train(config):
         optims["g"].step()
 """
 STEPPED = {
-    "never": ("  # expect: GL713", ""),
     "elsewhere": ("", "        finish(optims['d'])\ndef finish(one):\n    one.step()\n"),
     "with all": ("", "        for one in optims.values():\n            one.step()\n"),
     "by what is not seen": ("", "    return optims\n"),

@@ -549,34 +549,6 @@ for x, y in loader:
     torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
     second.step()
 """,
-    "a clip of the file's own that goes twice through a generator": """
-def clip(parameters, max_norm):
-    total = sum(p.grad.pow(2).sum() for p in parameters) ** 0.5
-    if total > max_norm:
-        for p in parameters:
-            p.grad.mul_(max_norm / total)
-    return total
-def bounded(parameters, max_norm, largest):
-    if largest:
-        for p in parameters:
-            p.grad.clamp_(-max_norm, max_norm)
-    else:
-        for p in parameters:
-            p.grad.mul_(max_norm)
-def listed(parameters, max_norm):
-    parameters = list(parameters)
-    total = sum(p.grad.pow(2).sum() for p in parameters) ** 0.5
-    for p in parameters:
-        p.grad.mul_(max_norm / total)
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    clip(net.parameters(), 1.0)  # expect: GL705
-    clip([*net.parameters()], 1.0)
-    bounded(net.parameters(), 1.0, x.mean() > 0)
-    listed(net.parameters(), 1.0)
-    opt.step()
-""",
 }
 
 
@@ -605,15 +577,6 @@ CASES |= {
     "a network that cuts its own graph": NETWORK.format(
         second="x = self.second(x).detach()  # expect: GL712", last=GOES_ON
     ),
-    "a network of two layers that are made in one line": """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
-    def forward(self, x):
-        x = self.first(x).detach()  # expect: GL712
-        return self.last(x)
-""",
     "clips of two networks that are mixed up": """
 opposite = torch.optim.SGD(other.parameters(), lr=0.1)
 for x, y in loader:

@@ -448,10 +448,6 @@ def train(args):
                 "[made], [schedule]  # expect: GL409",
             ),
             "in epochs, once an epoch": (COSINE, "[made], [schedule]"),
-            "in epochs, once an update": (
-                COSINE,
-                NAMED.format('{"scheduler": schedule, "interval": "step"}}  # expect: GL405'),
-            ),
             "in epochs, as a warm-up of epochs": (LINEAR.format("self.trainer.max_epochs"), "[made], [schedule]"),
             "of a class that is not seen": (
                 "Warm(made, max_epochs=int(self.trainer.estimated_stepping_batches))",

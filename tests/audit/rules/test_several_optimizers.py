@@ -234,29 +234,6 @@ def train(net, critic, n):
         (critic(net(x)).mean()).backward()
         one.step()
 """,
-    "zeroed between the losses of two networks of one optimizer": """
-one, two = nn.Linear(8, 8), nn.Linear(8, 8)
-both = torch.optim.Adam([*one.parameters(), *two.parameters()])
-for x, y in loader:
-    both.zero_grad()
-    one(x).mean().backward()
-    both.zero_grad()  # expect: GL103
-    two(x).mean().backward()
-    both.step()
-for x, y in loader:
-    both.zero_grad()
-    one(x).mean().backward()
-    shown = one.weight.grad.norm()
-    both.zero_grad()
-    two(x).mean().backward()
-    both.step()
-for x, y in loader:
-    both.zero_grad()
-    two(one(x)).mean().backward()
-    both.zero_grad()
-    two(x).mean().backward()
-    both.step()
-""",
     "zeroed between two losses, of which another optimizer uses the first": """
 one, two = nn.Linear(8, 8), nn.Linear(8, 8)
 both, first = torch.optim.Adam([*one.parameters(), *two.parameters()]), torch.optim.Adam(one.parameters())

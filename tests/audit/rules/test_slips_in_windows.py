@@ -180,16 +180,6 @@ for x, y in loader:
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "ignite's engine calls it for each batch": """
-from ignite.engine import Engine
-def main(net, opt):
-    def update(engine, batch):
-        loss = F.cross_entropy(net(batch[0]), batch[1])
-        loss.backward()
-        opt.step()  # expect: GL305
-        return loss.item()
-    Engine(update).run(loader)
-""",
     "ignite's engine calls it for each batch, and a handler": """
 from ignite.engine import Engine, Events
 def main(net, opt):

@@ -74,7 +74,6 @@ for epoch in range(9):
     "on",
     [
         "micro == 0  # expect: GL502",
-        "micro % n == 0  # expect: GL502",
         "(micro + 1) % n == 0",
         "micro < 1  # expect: GL502",
         "micro == n - 1",

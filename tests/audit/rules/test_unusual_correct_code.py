@@ -121,18 +121,6 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "stack_filled_by_a_helper": """
-from contextlib import ExitStack
-scaler = torch.amp.GradScaler("cuda")
-for x, y in loader:
-    optimizer.zero_grad()
-    with ExitStack() as stack:
-        enter_all(stack)
-        loss = criterion(model(x), y)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-""",
     "partial_with_its_own_type": """
 from functools import partial
 cast = partial(torch.autocast, "cuda", dtype=torch.bfloat16)

@@ -97,8 +97,8 @@ class ActivationWindows:
         if self.whole is None or not self.whole[0].calls:
             return None
         units, samples = self.whole
-        has = {"normalised": units.has("normalised"), "residual": units.has("residual")}
-        return Inspection(outputs(units.calls, samples), samples, **has)
+        normalised, residual = units.has("normalised"), units.has("residual")
+        return Inspection(outputs(units.calls, samples), samples, normalised=normalised, residual=residual)
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from gradlab.diagnosis.options import check_verdict
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+    from hydra.plugins.config_source import ConfigSource
     from omegaconf import DictConfig
 
 VERSION_BASE = "1.3"
@@ -129,9 +130,14 @@ def _composed_of_options(options: list[Override], name: str, searched: tuple[str
     else is chosen, as Hydra merges them: for ten of them in a tenth of the time."""
     import hydra
     from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
     from omegaconf import MISSING, OmegaConf
 
-    own = [o for o in options if _is_node_of_its_own(o)]
+    sources = GlobalHydra.instance().config_loader().get_sources()
+    ours = any(
+        each.provider == "main" and each.path == str(conf_dir()) for each in sources
+    )  # it sets no option's fields
+    own = [o for o in options if ours and _is_node_of_its_own(o, sources)]
     others = [o for o in options if o not in own]
     twice = len({o.key_or_group for o in options}) < len(options)
     if not own or twice or any(o.key_or_group != "model" for o in others):
@@ -151,16 +157,13 @@ def _composed_of_options(options: list[Override], name: str, searched: tuple[str
     return made
 
 
-def _is_node_of_its_own(override: Override) -> bool:
+def _is_node_of_its_own(override: Override, sources: Sequence[ConfigSource]) -> bool:
     """Whether an override chooses a class of gradlab's or a plugin's that no file stands for, nor depends on."""
-    from hydra.core.global_hydra import GlobalHydra
-
     group, option = override.key_or_group, override.value()
     if override.package or override.is_delete() or override.is_force_add() or not isinstance(option, str):
         return False
     if group in ("model", "logger") or (group, option) not in OPTIONS:
         return False
-    sources = GlobalHydra.instance().config_loader().get_sources()
     return [each.scheme() for each in sources if each.is_config(f"{group}/{option}")] == ["structured"]
 
 

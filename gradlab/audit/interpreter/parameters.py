@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
-from gradlab.audit.knowledge.known_names import CLIPS, kind_by_name
+from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.usage import Usage, usage
 from gradlab.audit.source.project import Function
-from gradlab.audit.source.syntax import defaults_of, dotted, walk
+from gradlab.audit.source.syntax import defaults_of, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary, number, several
 from gradlab.audit.trace.values import Value
@@ -43,8 +42,6 @@ def parameters(
         default = defaults.get(name)
         if value is None and default is not None and called:
             value = constant(default)
-            if value.kind == "none" and name in quantities(node):
-                value = None  # optional: another caller gives a number
         if value is None:
             value = Value("unknown", name, given=True, traced=is_number(default))
         if value.kind == "unknown" and not value.choice:
@@ -57,18 +54,6 @@ def parameters(
     if node.args.kwarg:
         bound[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     return bound
-
-
-@lru_cache(maxsize=1000)
-def quantities(node: Function) -> frozenset[str]:
-    """Parameters that are numbers where they are not None: bounds of a clip, and what is counted or divided by."""
-    found = set()
-    for part in walk(node):
-        if isinstance(part, ast.Call) and dotted(part.func).split(".")[-1] in CLIPS:
-            found |= {dotted(given) for given in [*part.args[1:], *(k.value for k in part.keywords)]}
-        elif isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mod, ast.Div, ast.FloorDiv)):
-            found.add(dotted(part.right))
-    return frozenset(found)
 
 
 def is_number(default: ast.expr | None) -> bool:

@@ -154,6 +154,8 @@ def arithmetic(
         return ("expsum" if one == two or "number" in (left.kind, right.kind) else ""), NO_ROOTS
     if isinstance(op, ast.Add) and {one, two} <= {"square", "bounded"}:
         return "square", NO_ROOTS
+    if isinstance(op, ast.Add) and one == two == "exp":
+        return "expsum", NO_ROOTS
     if isinstance(op, ast.Pow):
         power = right.value if right.kind == "number" else None
         if power == 0.5:

@@ -6,13 +6,11 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.reach import NETWORKS, moved, overlap, put_into_train, related
 from gradlab.audit.rules.registry import loop_rule
 from gradlab.audit.source.syntax import walk as walk_text
 from gradlab.audit.trace.conditions import TRUE, Formula, atoms, joined, may_both_hold, negation
 from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
-from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
 
@@ -111,7 +109,7 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         model = event.value
         if event.name != "eval" or model is None or taken_back(model, modes):
             continue
-        if not passed(loop, model) and not part_passed(loop, model):
+        if not passed(loop, model):
             continue
         if model.root().birth > loop.birth:
             continue  # a copy that is made anew
@@ -176,15 +174,6 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 def passed(loop: TrainingLoop, model: Value) -> bool:
     """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making trains it."""
     return leads_to_loss(loop, model) and not under_another(loop, model)
-
-
-def part_passed(loop: TrainingLoop, model: Value) -> bool:
-    """Whether a network that a loss comes from has this one as a part, which was not in eval() before the loop."""
-    if any(e.kind == "mode" and e.name == "eval" and e.value and related(e.value, model) for e in loop.before):
-        return False
-    losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None]
-    passes = (e for loss in losses for e in sources(loss) if e.value is not None and differentiable(e))
-    return any(is_part(model.root(), e.value.root()) for e in passes)  # type: ignore[union-attr]
 
 
 def under_another(loop: TrainingLoop, model: Value) -> bool:

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.knowledge.known_names import MODULES
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted, walk
 
@@ -37,6 +38,15 @@ def functions(module: Module) -> Iterator[ast.FunctionDef]:
                 yield node
     for one in module.source.nodes.of(ast.ClassDef):
         if re.search(r"Loss$|Criterion$", one.name):
+            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+
+
+def forwards(module: Module) -> Iterator[ast.FunctionDef]:
+    """The forward passes of a file's networks, if it has no loop that shows what becomes of their results."""
+    if "def forward" not in module.source.text or "backward" in module.source.text:
+        return
+    for one in module.source.nodes.of(ast.ClassDef):
+        if any(MODULES.search(dotted(base)) for base in one.bases) and not re.search(r"Loss$|Criterion$", one.name):
             yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from gradlab.audit.knowledge.known_names import OPTIMIZER
 from gradlab.audit.rules.namesakes import whole_network
-from gradlab.audit.rules.reach import known, overlap
+from gradlab.audit.rules.reach import overlap
 from gradlab.audit.rules.registry import loop_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.project import Module
@@ -36,7 +36,6 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         yield from never_stepped(loop)
         return
     yield from in_one_branch(loop)
-    yield from without_optimizer(loop)
     for i, event in enumerate(loop.events):
         optimizer = event.value
         if event.kind != "zero" or optimizer is None or optimizer.kind != "optimizer":
@@ -76,41 +75,6 @@ def in_one_branch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             if len(loop.optimizers()) == 1 and not kinds & {*USING, "opaque"}:
                 last = [e for e in two if e.kind == "backward"][-1]
                 yield last.path, last.node
-
-
-def without_optimizer(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """The gradients of a network are zeroed, a loss of it goes backward, and all that steps is of others."""
-    optimizers = loop.of_networks()
-    if any(not o.trained or o.some or o.choice for o in optimizers) or used(loop):
-        return
-    if uncertain(loop, "model", "ddp", "params", "gradients"):
-        return
-    held = [model for optimizer in optimizers for model in optimizer.trained]
-    for i, event in enumerate(loop.events):
-        model = event.value
-        if event.kind != "zero" or model is None or model.kind not in ("model", "ddp") or not known((model,)):
-            continue
-        own = next((e for e in loop.events[i:] if e.kind == "backward" and reaches(e, [model])), None)
-        if own is not None and not any(overlap(model, one) for one in held) and optimizer_forgotten(event):
-            yield own.path, own.node
-
-
-def optimizer_forgotten(zero: Event) -> bool:
-    """Whether the file makes an optimizer of a network that is zeroed, and uses it for nothing but its making."""
-    name, module = zeroed_name(zero), zero.module
-    if not name or module is None:
-        return False
-    made = [one for one in module.source.nodes.of(ast.Assign) if f"{name}.parameters()" in ast.unparse(one.value)]
-    made = [one for one in made if isinstance(one.value, ast.Call) and re.search("optim", ast.unparse(one), re.I)]
-    names = {dotted(one.targets[0]) for one in made}
-    text = SIGNATURE.sub("", module.source.text)
-    return bool(names) and not any(not one or re.search(used_as(one), text) for one in names)
-
-
-def used_as(name: str) -> str:
-    """A pattern of where a text steps what has a name, or gives it to something."""
-    tail = re.escape(name.split(".")[-1])
-    return rf"\b{tail}\b(\[[^\]]*\])?\.\w*step|step\w*\([^)]*\b{tail}\b|[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
 
 
 def used(loop: TrainingLoop) -> bool:

@@ -147,13 +147,7 @@ def in_fp16(scenario: Scenario, forward: Occurrence, backward: Occurrence, loss:
         return casts_to_fp16(region) and last
     if any(not positive and SWITCH.search(key) for key, positive in backward.guards):
         return False  # `if fp16: ... else:`
-    return bool(model.root().half) and is_trained(scenario, model, last) and forward.inside("no_grad") is None
-
-
-def is_trained(scenario: Scenario, model: Value, last: bool) -> bool:
-    """Whether an optimizer of the loop updates a network; of the last one before the loss it may be assumed."""
-    known = [model for optimizer in scenario.loop.optimizers() for model in optimizer.trained]
-    return last or any(one is model.root() for one in known)
+    return bool(model.root().half) and last and forward.inside("no_grad") is None
 
 
 @lru_cache(maxsize=2000)

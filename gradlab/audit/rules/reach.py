@@ -134,7 +134,7 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
         clipped = held_by(value) if value is not None and value.kind in ("params", "optimizer") else []
         if not separate(scenario.loop, clipped):
             continue
-        if not all(separate(scenario.loop, (m,)) or handed_in_before(m, clipped) for m in trained):
+        if not separate(scenario.loop, trained):
             continue
         own = any(overlap(one, m) for one in clipped for m in trained)
         step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
@@ -189,12 +189,6 @@ def of_frozen(value: Value) -> bool:
     return value.kind == "params" and all(one.root().frozen and not one.root().thawed for one in every(value))
 
 
-def handed_in_before(model: Value, made: list[Value]) -> bool:
-    """Whether a model comes from a caller, and was there before others were made: it has none of them as a part."""
-    root = model.root()
-    return root.kind in NETWORKS and root.prepared is None and all(root.birth < one.root().birth for one in made)
-
-
 def is_loss(value: Value) -> bool:
     """Whether what is clipped is the result of a network or of a loss function, which has no gradient of its own."""
     return value.kind == "tensor" and not value.derivative and bool(value.source) and value.leaf is None
@@ -213,8 +207,6 @@ def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) 
     rest = [s for s in scenario.after(clip) if s.kind == "step" or (s.kind == "zero" and about(s, clipped))]
     own = next((s for s in rest if about(s, clipped)), None)
     if not rest or (step := rest[0]) is own or (own is not None and own.kind == "step"):
-        return None
-    if own is None and any(about(s, clipped) for s in scenario.of("step")):
         return None
     places = scenario.places
     last = max((places[id(s)] for s in scenario.before(step) if s.kind == "step"), default=0)

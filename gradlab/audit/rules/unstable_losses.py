@@ -13,6 +13,7 @@ from gradlab.audit.rules.loss_functions import (
     bare,
     called,
     called_on,
+    forwards,
     inputs,
     losses,
     named_calls,
@@ -84,6 +85,8 @@ def log(module: Module) -> Iterator[ast.AST]:
         divergence = {id(part) for call in named_calls(function, "kl_div") for part in walk(call)}
         if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
             yield from (node for node, _ in found if id(node) not in divergence)
+        yield from (node for node in walk(function) if share(called(node, "log"), function))
+    for function in forwards(module):
         yield from (node for node in walk(function) if share(called(node, "log"), function))
     yield from log_of_softmax(module)
 

@@ -176,21 +176,6 @@ def train(net, opt, args):
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             opt.step()
 """,
-    "tuple of None defaults": """
-def train(net, opt, clip=None, accum=1):
-    scaler = torch.amp.GradScaler("cuda")
-    for i, (x, y) in enumerate(loader):
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss / accum).backward()
-        if (i + 1) % accum == 0:
-            if clip:
-                torch.nn.utils.clip_grad_norm_(net.parameters(), clip)  # expect: GL201
-            scaler.step(opt)
-            scaler.update()
-            opt.zero_grad()
-train(model, optimizer, accum=4)
-""",
 }
 
 

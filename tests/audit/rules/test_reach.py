@@ -725,24 +725,6 @@ for x, y in loader:
     (scale * x).mean().backward()
     third.step()
 """,
-    "a part of the network is put into eval() from time to time": """
-class Diffusion(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-    def forward(self, x):
-        return self.net(x).square().mean()
-inner = nn.Linear(8, 8)
-whole = Diffusion(inner)
-opt = torch.optim.SGD(whole.parameters(), lr=0.1)
-for i, (x, y) in enumerate(loader):
-    opt.zero_grad()
-    whole(x).backward()
-    opt.step()
-    if i % 100 == 0:
-        inner.eval()  # expect: GL707
-        show(inner)
-""",
     "evaluated features under a head, and a mode that a stack of contexts restores": """
 from contextlib import ExitStack, contextmanager
 @contextmanager

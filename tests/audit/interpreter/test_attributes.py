@@ -153,17 +153,6 @@ def fit(net, opt, schedule, first):
         F.cross_entropy(net(x), y).backward()
         opt.step()
 """,
-    "code that is expected to fail": """
-def fit(zero):
-    for x, y in loader:
-        if zero:
-            optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-fit(True)
-with pytest.raises(ValueError):
-    fit(False)
-""",
     "the likelihood of counts": """
 for x, y in loader:
     eta = model(x)

@@ -6,57 +6,6 @@ import pytest
 from audited_snippets import assert_faults
 
 CASES = {
-    "scheduler made by a caller, each micro batch": """
-def train(net, opt, sched, n):
-    for i, (x, y) in enumerate(loader):
-        loss = F.cross_entropy(net(x), y) / n
-        loss.backward()
-        if (i + 1) % n == 0:
-            opt.step()
-            opt.zero_grad()
-        sched.step()  # expect: GL401
-def main():
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=100)
-    train(model, opt, sched, 4)
-""",
-    "scheduler made by a caller before step": """
-def train(net, opt, lr_sched):
-    for i, (x, y) in enumerate(loader):
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        lr_sched.step()  # expect: GL402
-        opt.step()
-def main():
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=100)
-    train(model, opt, sched)
-""",
-    "schedule counted in batches by the caller is right": """
-def train(net, opt, sched, n):
-    for i, (x, y) in enumerate(loader):
-        loss = F.cross_entropy(net(x), y) / n
-        loss.backward()
-        if (i + 1) % n == 0:
-            opt.step()
-            opt.zero_grad()
-        sched.step()
-def main():
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=len(loader) * 10)
-    train(model, opt, sched, 4)
-""",
-    "ddp made by a caller, inner module called": """
-from torch.nn.parallel import DistributedDataParallel as DDP
-def train(net, opt):
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(net.module(x), y).backward()  # expect: GL504
-        opt.step()
-def main():
-    ddp = DDP(model)
-    train(ddp, optimizer)
-""",
     "a wrapper that is never made, because its flag is off": """
 DISTRIBUTED = False
 class Trainer:
@@ -91,38 +40,6 @@ def train(net, opt):
 def main():
     train(DDP(model), optimizer)
 """,
-    "recurrent model made by caller, unclipped is advice": """
-def train(net, opt):
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()  # expect: GL803
-def main():
-    net = nn.LSTM(8, 4)
-    train(net, torch.optim.SGD(net.parameters(), lr=0.1))
-""",
-    "step in the caller": """
-def train_batch(net, x, y):
-    loss = F.cross_entropy(net(x), y)
-    loss.backward()
-    return loss.item()
-def main():
-    for x, y in loader:
-        train_batch(model, x, y)
-        optimizer.step()  # expect: GL305
-""",
-    "step in the caller, accumulation": """
-def train_batch(net, x, y):
-    loss = F.cross_entropy(net(x), y)
-    loss.backward()  # expect: GL301
-    return loss.item()
-def main(n):
-    for i, (x, y) in enumerate(loader):
-        train_batch(model, x, y)
-        if (i + 1) % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-""",
     "optimizer wrapper with a key": """
 class Optimizers:
     def __init__(self, **opts):
@@ -140,12 +57,6 @@ opt = Optimizers(a=optimizer)
 for x, y in loader:
     F.cross_entropy(model(x), y).backward()
     opt.step("a")  # expect: GL305
-""",
-    "optimizer wrapper with a key, external": """
-def train(model, optimizer):
-    for x, y in loader:
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step("a")  # expect: GL305
 """,
     "optimizer wrapper clip after": """
 class Multi:
@@ -332,29 +243,6 @@ for i, (x, y) in enumerate(loader):
     (1e-3 * sum(p.pow(2).sum() for p in model.parameters()) / n).backward()
     if (i + 1) % n == 0:
         optimizer.step()
-""",
-    "false: gated zero with a penalty": """
-for i, (x, y) in enumerate(loader):
-    if i % 4 == 0:
-        optimizer.zero_grad()
-    loss = F.cross_entropy(model(x), y)
-    (loss / 4).backward(retain_graph=True)
-    penalty = model(x).pow(2).mean()
-    (penalty / 4).backward()
-    if i % 4 == 3:
-        optimizer.step()
-""",
-    "false: two losses, one optimizer, gated zero by flag": """
-def train(net, opt, first):
-    for x, y in loader:
-        if first:
-            opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        if not first:
-            opt.zero_grad()
-        F.mse_loss(net(x), x).backward()
-        opt.step()
-        opt.zero_grad()
 """,
     "rpc optimizer: gradients live in the context": """
 import torch.distributed.autograd as dist_autograd

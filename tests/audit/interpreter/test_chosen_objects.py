@@ -100,14 +100,6 @@ def train(nets):
         opt.step("a")
         opt.step("b")
 """,
-    "evaluation by a function": """
-def train(net, opt, Engine, run_chat_eval):
-    engine = Engine(net, opt)
-    for x, y in loader:
-        F.cross_entropy(net(x), y).backward()
-        opt.step()  # expect: GL305
-        acc = run_chat_eval(engine, net)
-""",
     "optimizer chosen by two ifs": """
 def train(net, args, dl):
     if args.optimizer.lower() == "adamw":
@@ -136,35 +128,6 @@ def train(net, args, dl):
     for x, y in dl:
         F.cross_entropy(net(x), y).backward()
         opt.step()  # expect: GL305
-""",
-    "schedule before, chosen": """
-def train(net, args, dl):
-    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    if args.sched == "cos":
-        sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
-    elif args.sched == "step":
-        sch = torch.optim.lr_scheduler.StepLR(opt, 10)
-    else:
-        sch = None
-    for x, y in dl:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        if sch is not None:
-            sch.step()  # expect: GL402
-        opt.step()
-""",
-    "accelerate schedule before, prepared": """
-from accelerate import Accelerator
-def train(net, args, dl):
-    accelerator = Accelerator()
-    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
-    net, opt, dl, sch = accelerator.prepare(net, opt, dl, sch)
-    for x, y in dl:
-        opt.zero_grad()
-        accelerator.backward(F.cross_entropy(net(x), y))
-        sch.step()  # expect: GL402
-        opt.step()
 """,
     "accelerate schedule inside accumulate": """
 from accelerate import Accelerator

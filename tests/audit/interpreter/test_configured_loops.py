@@ -9,73 +9,6 @@ from loop_shapes import Shapes, assert_broken, assert_silent, found
 
 SHAPES: Shapes = {
     # name: text, what is replaced, by what, the rule, a part of its line
-    "dataclass_config": ("""
-from dataclasses import dataclass
-@dataclass
-class Config:
-    accumulation: int = 4
-    clip: float = 1.0
-def main(config: Config):
-    for i, (x, y) in enumerate(loader):
-        loss = criterion(model(x), y) / config.accumulation
-        loss.backward()
-        if (i + 1) % config.accumulation == 0 or i + 1 == len(loader):
-            clip_grad_norm_(model.parameters(), config.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-main(Config())
-""", " / config.accumulation", "", "GL301", "loss.backward"),
-    "main_with_flags": ("""
-import argparse
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--amp", action="store_true")
-    parser.add_argument("--clip", type=float, default=0.0)
-    args = parser.parse_args()
-    scaler = torch.amp.GradScaler("cuda", enabled=args.amp)
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda", torch.float16, enabled=args.amp):
-            loss = criterion(model(x), y)
-        scaler.scale(loss).backward()
-        if args.clip > 0:
-            scaler.unscale_(optimizer)
-            clip_grad_norm_(model.parameters(), args.clip)
-        scaler.step(optimizer)
-        scaler.update()
-if __name__ == "__main__":
-    main()
-""", "            scaler.unscale_(optimizer)\n", "", "GL201", "args.clip)"),
-    "hydra_main": ("""
-import hydra
-@hydra.main(version_base=None, config_path="conf", config_name="config")
-def main(cfg):
-    net = hydra.utils.instantiate(cfg.model)
-    opt = hydra.utils.instantiate(cfg.optimizer, net.parameters())
-    for epoch in range(cfg.epochs):
-        for x, y in loader:
-            opt.zero_grad()
-            criterion(net(x), y).backward()
-            clip_grad_norm_(net.parameters(), cfg.clip)
-            opt.step()
-main()
-""", "clip_grad_norm_(net.parameters(), cfg.clip)\n            opt.step()",
-     "opt.step()\n            clip_grad_norm_(net.parameters(), cfg.clip)", "GL101", "clip_grad_norm_("),
-    "click": ("""
-import click
-@click.command()
-@click.option("--clip", default=1.0)
-def train(clip):
-    for x, y in loader:
-        optimizer.zero_grad()
-        criterion(model(x), y).backward()
-        if clip:
-            clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-if __name__ == "__main__":
-    train()
-""", "        if clip:\n            clip_grad_norm_(model.parameters(), clip)\n        optimizer.step()\n",
-     "        optimizer.step()\n        if clip:\n            clip_grad_norm_(model.parameters(), clip)\n", "GL101", "clip_grad_norm_("),
     "absl": ("""
 from absl import app, flags
 FLAGS = flags.FLAGS
@@ -110,31 +43,6 @@ for x, y in loader:
     optimizer.step()
 """, "clip_grad_norm_(learn.model.parameters(), 1.0)\n    optimizer.step()",
      "optimizer.step()\n    clip_grad_norm_(learn.model.parameters(), 1.0)", "GL101", "clip_grad_norm_(learn"),
-    "apex": ("""
-from apex import amp
-model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
-for x, y in loader:
-    optimizer.zero_grad()
-    loss = criterion(model(x), y)
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    clip_grad_norm_(amp.master_params(optimizer), 1.0)
-    optimizer.step()
-""", "clip_grad_norm_(amp.master_params(optimizer), 1.0)\n    optimizer.step()",
-     "optimizer.step()\n    clip_grad_norm_(amp.master_params(optimizer), 1.0)", "GL101", "clip_grad_norm_(amp"),
-    "fabric_loop": ("""
-from lightning.fabric import Fabric
-fabric = Fabric(precision="16-mixed")
-net, opt = fabric.setup(model, optimizer)
-total = 0.0
-for x, y in fabric.setup_dataloaders(loader):
-    opt.zero_grad()
-    loss = criterion(net(x), y)
-    fabric.backward(loss)
-    fabric.clip_gradients(net, opt, max_norm=1.0)
-    opt.step()
-""", "fabric.clip_gradients(net, opt, max_norm=1.0)\n    opt.step()",
-     "opt.step()\n    fabric.clip_gradients(net, opt, max_norm=1.0)", "GL101", "fabric.clip_gradients"),
 }  # fmt: skip
 
 

@@ -7,19 +7,6 @@ from loop_shapes import CLIP, STEP, Shapes, assert_broken, assert_silent
 
 SHAPES: Shapes = {
     # name: text, what is replaced, by what, the rule, a part of its line
-    "decorated": ("""
-@torch.compile
-def train_step(x, y):
-    optimizer.zero_grad()
-    loss = criterion(model(x), y)
-    loss.backward()
-    clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss
-total = 0.0
-for x, y in loader:
-    total += train_step(x, y).item()
-""", CLIP + "\n    " + STEP, STEP + "\n    " + CLIP, "GL101", CLIP),
     "decorator_of_the_project": ("""
 import functools
 def timed(function):
@@ -50,26 +37,6 @@ for x, y in loader:
     clip(model.parameters())
     opt.step()
 """, "    clip(model.parameters())\n    opt.step()\n", "    opt.step()\n    clip(model.parameters())\n", "GL101", "clip(model"),
-    "partial_of_a_function": ("""
-from functools import partial
-def train_step(model, opt, x, y):
-    opt.zero_grad()
-    criterion(model(x), y).backward()
-    clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-step = partial(train_step, model, optimizer)
-for x, y in loader:
-    step(x, y)
-""", CLIP + "\n    opt.step()", "opt.step()\n    " + CLIP, "GL101", CLIP),
-    "closure_in_the_loop": ("""
-for x, y in loader:
-    def update():
-        optimizer.zero_grad()
-        criterion(model(x), y).backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    update()
-""", CLIP + "\n        " + STEP, STEP + "\n        " + CLIP, "GL101", CLIP),
     "star_arguments": ("""
 def inner(net, opt, x, y, clip=None):
     opt.zero_grad()
@@ -83,16 +50,6 @@ for x, y in loader:
     outer(model, optimizer, x, y, clip=1.0)
 """, "    if clip is not None:\n        clip_grad_norm_(net.parameters(), clip)\n    opt.step()\n",
      "    opt.step()\n    if clip is not None:\n        clip_grad_norm_(net.parameters(), clip)\n", "GL101", "clip_grad_norm_(net"),
-    "star_star_dictionary": ("""
-def inner(net, opt, x, y):
-    opt.zero_grad()
-    criterion(net(x), y).backward()
-    clip_grad_norm_(net.parameters(), 1.0)
-    opt.step()
-parts = dict(net=model, opt=optimizer)
-for x, y in loader:
-    inner(x=x, y=y, **parts)
-""", "    opt.zero_grad()\n", "", "GL305", "opt.step()"),
     "generator": ("""
 class Runner:
     def __init__(self, loader):
@@ -109,18 +66,6 @@ class Runner:
             self.opt.step()
 """, "clip_grad_norm_(self.model.parameters(), 1.0)\n            self.opt.step()",
      "self.opt.step()\n            clip_grad_norm_(self.model.parameters(), 1.0)", "GL101", "clip_grad_norm_(self"),
-    "losses_yielded": ("""
-def losses():
-    for x, y in loader:
-        yield criterion(model(x), y)
-def main():
-    for loss in losses():
-        optimizer.zero_grad()
-        loss.backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-main()
-""", CLIP + "\n        " + STEP, STEP + "\n        " + CLIP, "GL101", CLIP),
 }  # fmt: skip
 
 

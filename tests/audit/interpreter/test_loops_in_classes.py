@@ -141,27 +141,6 @@ def run(zero, back, step):
         step()
 run(optimizer.zero_grad, lambda loss: loss.backward(), optimizer.step)
 """, "        zero()\n", "", "GL305", "step()"),
-    "dict_of_optimizers": ("""
-class GAN:
-    def __init__(self):
-        self.nets = {"g": nn.Linear(8, 8), "d": nn.Linear(8, 1)}
-        self.optims = {"g": torch.optim.Adam(self.nets["g"].parameters()), "d": torch.optim.Adam(self.nets["d"].parameters())}
-    def train_step(self, x):
-        self.optims["d"].zero_grad()
-        d_loss = self.nets["d"](x).mean() - self.nets["d"](self.nets["g"](x).detach()).mean()
-        d_loss.backward()
-        clip_grad_norm_(self.nets["d"].parameters(), 1.0)
-        self.optims["d"].step()
-        self.optims["g"].zero_grad()
-        g_loss = -self.nets["d"](self.nets["g"](x)).mean()
-        g_loss.backward()
-        self.optims["g"].step()
-    def fit(self, loader):
-        for x in loader:
-            self.train_step(x)
-""", """clip_grad_norm_(self.nets["d"].parameters(), 1.0)
-        self.optims["d"].step()""", """self.optims["d"].step()
-        clip_grad_norm_(self.nets["d"].parameters(), 1.0)""", "GL101", "clip_grad_norm_("),
     "dict_of_optimizers_zero": ("""
 optims = {"a": torch.optim.Adam(model.parameters()), "b": torch.optim.Adam(criterion.parameters())}
 for x, y in loader:

@@ -81,23 +81,6 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """,
-    "class with default None, set by caller": """
-class Trainer:
-    def __init__(self, net, opt, max_norm=None):
-        self.net, self.opt = net, opt
-        self.max_norm = max_norm
-        self.scaler = torch.amp.GradScaler("cuda")
-    def fit(self):
-        for x, y in loader:
-            self.opt.zero_grad()
-            with torch.autocast("cuda", dtype=torch.float16):
-                loss = F.cross_entropy(self.net(x), y)
-            self.scaler.scale(loss).backward()
-            if self.max_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.max_norm)  # expect: GL201
-            self.scaler.step(self.opt)
-            self.scaler.update()
-""",
     "dataclass config": """
 from dataclasses import dataclass
 from typing import Optional
@@ -118,16 +101,6 @@ def main():
         scaler.step(optimizer)
         scaler.update()
 main()
-""",
-    "accumulation number or None": """
-def train(net, opt, args):
-    accum = None if args.simple else 4
-    for i, (x, y) in enumerate(loader):
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()  # expect: GL301
-        if accum is None or (i + 1) % accum == 0:
-            opt.step()
-            opt.zero_grad()
 """,
     "accumulation right": """
 def train(net, opt, args):
@@ -156,25 +129,6 @@ def train(net, opt, scaler, noclip):
             torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm)
         scaler.step(opt)
         scaler.update()
-""",
-    "scaler or None": """
-def train(net, opt, args):
-    scaler = None
-    if args.amp:
-        scaler = torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
-            loss = F.cross_entropy(net(x), y)
-        if scaler is not None:
-            scaler.scale(loss).backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL201
-            scaler.step(opt)
-            scaler.update()
-        else:
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            opt.step()
 """,
 }
 

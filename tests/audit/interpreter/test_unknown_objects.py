@@ -90,17 +90,6 @@ class Learner:
         F.cross_entropy(self.net(x), y).backward()
         self.opt.step()
 """,
-    "keywords of a call are not in its ** arguments": """
-def inner(net, opt, x, y):
-    opt.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    opt.step()
-    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
-def outer(opt, **rest):
-    inner(opt=optimizer, **rest)
-for x, y in loader:
-    outer(opt=None, net=model, x=x, y=y)
-""",
 }
 
 

@@ -59,21 +59,6 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """, "if not last:\n            stack", "if last:\n            stack", "GL502", "ddp"),
-    "while_next": ("""
-batches = iter(loader)
-step = 0
-while step < total_steps:
-    try:
-        x, y = next(batches)
-    except StopIteration:
-        batches = iter(loader)
-        x, y = next(batches)
-    optimizer.zero_grad()
-    criterion(model(x), y).backward()
-    clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    step += 1
-""", CLIP + "\n    " + STEP, STEP + "\n    " + CLIP, "GL101", CLIP),
     "match": ("""
 for x, y in loader:
     optimizer.zero_grad()
@@ -99,15 +84,6 @@ while (batch := next(stream, None)) is not None:
     optimizer.step()
 """, "    if (norm := clip_grad_norm_(model.parameters(), 1.0)) > 10:\n        print(norm)\n    optimizer.step()\n",
      "    optimizer.step()\n    if (norm := clip_grad_norm_(model.parameters(), 1.0)) > 10:\n        print(norm)\n", "GL101", "norm := clip"),
-    "async": ("""
-async def train():
-    async for x, y in loader:
-        optimizer.zero_grad()
-        loss = await forward(x, y)
-        criterion(model(x), y).backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-""", CLIP + "\n        " + STEP, STEP + "\n        " + CLIP, "GL101", CLIP),
     "context_of_the_project": ("""
 from contextlib import contextmanager
 @contextmanager

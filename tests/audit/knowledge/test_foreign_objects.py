@@ -172,16 +172,6 @@ def fit(net, batches, params=None, optimizer=None):
         else:
             optimizer.step()
 """,
-    "a schedule of something else": """
-class Trainer:
-    def fit(self, batches):
-        for x, y in batches:
-            self.optimizer.zero_grad()
-            F.cross_entropy(self.net(x), y).backward()
-            self.compression_ctrl.scheduler.step()
-            self.optimizer.step()
-            self.scheduler.step()
-""",
     "a learner that calls its callbacks": """
 def one_batch(self, x, y):
     with torch.autocast("cuda"):

@@ -84,20 +84,6 @@ class Mine(Runner):
             loss.backward()
             self.optimizer.step()  # expect: GL305
 """,
-    "one that is not may do anything": """
-from elsewhere import Runner
-
-class Mine(Runner):
-    def __init__(self):
-        self.net = nn.Linear(8, 4)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-
-    def fit(self, loader):
-        for x, y in loader:
-            self.begin_turn()
-            F.mse_loss(self.net(x), y).backward()
-            self.optimizer.step()
-""",
     "weights are read, and kept": """
 class Net(nn.Module):
     def __init__(self):
@@ -113,14 +99,6 @@ class Net(nn.Module):
             F.mse_loss(self(x), y).backward()
             optimizer.step()  # expect: GL305
             best = self.state_dict()
-""",
-    "a call that receives only the model, by its name no update": """
-from elsewhere import describe
-
-for x, y in loader:
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()  # expect: GL305
-    printed = describe(model)
 """,
     "a call that receives only the model, and may clear its gradients": """
 from elsewhere import clear_all
@@ -177,18 +155,6 @@ class Trainer:
         self.schedule.step()  # expect: GL402
         self.optimizer.step()
 """,
-    "an accelerator without a window divides by one": """
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-model, optimizer = accelerator.prepare(model, optimizer)
-for i, (x, y) in enumerate(loader):
-    loss = F.cross_entropy(model(x), y)
-    accelerator.backward(loss)  # expect: GL301
-    if (i + 1) % 4 == 0 or i + 1 == len(loader):
-        optimizer.step()
-        optimizer.zero_grad()
-""",
     "a call that receives only the model, by its name to show it": """
 from elsewhere import gen_examples
 
@@ -218,19 +184,6 @@ class Trainer:
             self.scaler.scale(loss).backward()
             self.scaler.step(self.opt)  # expect: GL305
             self.scaler.update()
-""",
-    "a loss that an accelerator takes backward, kept": """
-from accelerate import Accelerator
-from elsewhere import losses
-
-accelerator, total = Accelerator(), 0
-model, optimizer = accelerator.prepare(model, optimizer)
-for x, y in loader:
-    loss = losses(model, x)["loss"].mean()
-    optimizer.zero_grad()
-    accelerator.backward(loss)
-    optimizer.step()
-    total += loss  # expect: GL605
 """,
 }
 

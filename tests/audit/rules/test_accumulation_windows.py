@@ -17,18 +17,6 @@ def train(args):
             opt.step()
             opt.zero_grad()
 """,
-    "divided once, when the window is complete": """
-n = 4
-batches = iter(loader)
-for _ in range(2):
-    for _ in range(n):
-        x, y = next(batches)
-        F.cross_entropy(model(x), y).backward()
-    for p in model.parameters():
-        p.grad /= n
-    optimizer.step()
-    optimizer.zero_grad()
-""",
     "set to zero at the first micro-batch of a window": """
 n = 4
 batches = iter(loader)
@@ -116,19 +104,6 @@ for x, y in loader:
     loss.backward()
     optimizer.zero_grad()  # expect: GL103
 """,
-    "a step in either branch, and clipping under another flag": """
-def fit(net, opt, batches, fast, bound):
-    for x, y in batches:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        if fast:
-            opt.step()
-        else:
-            print("slow")
-            opt.step()
-        if bound:
-            nn.utils.clip_grad_norm_(net.parameters(), bound)  # expect: GL101
-""",
     "the length of the window is in the learning rate": """
 n = 4
 lr = 0.1 / n
@@ -204,17 +179,6 @@ for x, y in loader:
     (1e-4 * sum(p.norm() for p in model.parameters())).backward()
     optimizer.step()
 """,
-    "set to zero within a window": """
-def run(windows):
-    for x, y in loader:
-        last = windows.complete(x)
-        if not last:
-            optimizer.zero_grad()  # expect: GL306
-        (F.cross_entropy(model(x), y) / 4).backward()
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
-""",
     "divided by the size of a batch": """
 def run(args):
     batches = iter(loader)
@@ -233,16 +197,6 @@ def run(args):
         for _ in range(args.batch_size):
             x, y = next(samples)
             (nn.CrossEntropyLoss()(model(x), y) / args.batch_size).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    "a sum, divided by the size of the large batch": """
-def run(args):
-    batches = iter(loader)
-    for _ in range(2):
-        for _ in range(args.n):
-            x, y = next(batches)
-            (nn.CrossEntropyLoss(reduction="sum")(model(x), y) / args.batch_size).backward()
         optimizer.step()
         optimizer.zero_grad()
 """,

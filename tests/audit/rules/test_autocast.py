@@ -134,36 +134,6 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """,
-    "the loss alone inside autocast": """
-def run(net, criterion, opt, scaler, batches):
-    for x, y in batches:
-        opt.zero_grad()
-        out = net(x)  # expect: GL208
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = criterion(out, y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-def taught(net, teacher, criterion, opt, scaler, batches):
-    for x, y in batches:
-        opt.zero_grad()
-        with torch.no_grad():
-            aim = teacher(x)
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = criterion(aim, net(x))
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-def plain(net, criterion, opt, scaler, batches):
-    for x, y in batches:
-        opt.zero_grad()
-        out = net(x)
-        with torch.autocast("cuda", enabled=False):
-            loss = criterion(out, y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-""",
     "keywords kept in a dictionary": """
 class Engine:
     def __init__(self, net):
@@ -174,21 +144,6 @@ class Engine:
         for x, y in batches:
             self.opt.zero_grad()
             with torch.autocast(**self.cast):  # expect: GL211
-                loss = F.cross_entropy(self.net(x), y)
-            self.scaler.scale(loss).backward()
-            self.scaler.step(self.opt)
-            self.scaler.update()
-""",
-    "a type kept in an attribute": """
-class Engine:
-    def __init__(self, net):
-        self.net, self.kind = net, torch.bfloat16
-        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        self.scaler = torch.amp.GradScaler()
-    def fit(self, batches):
-        for x, y in batches:
-            self.opt.zero_grad()
-            with torch.autocast("cuda", dtype=self.kind):  # expect: GL211
                 loss = F.cross_entropy(self.net(x), y)
             self.scaler.scale(loss).backward()
             self.scaler.step(self.opt)

@@ -268,17 +268,6 @@ class T:
             if (i + 1) % self.n == 0:
                 self.opt.step()
 """,
-    "second loss every k batches with its own step": """
-def fit(net, opt, k):
-    for i, (x, y) in enumerate(loader):
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()
-        if i % k == 0:
-            opt.zero_grad()
-            F.mse_loss(net(x), x).backward()
-            opt.step()
-""",
     "stylegan like phases": """
 def fit(g, d, og, od, k):
     for i, (x, y) in enumerate(loader):
@@ -289,21 +278,6 @@ def fit(g, d, og, od, k):
             loss = net(x).mean()
             loss.backward()
             opt.step()
-""",
-    "r1 regularisation lazily": """
-def fit(g, d, og, od, k):
-    for i, (x, y) in enumerate(loader):
-        od.zero_grad()
-        ld = F.softplus(d(g(x))).mean() + F.softplus(-d(x)).mean()
-        ld.backward()
-        if i % k == 0:
-            r1 = d(x).pow(2).mean() * k
-            r1.backward()
-        od.step()
-        og.zero_grad()
-        lg = F.softplus(-d(g(x))).mean()
-        lg.backward()
-        og.step()
 """,
     "Lightning scheduler dict, automatic": """
 import lightning as L

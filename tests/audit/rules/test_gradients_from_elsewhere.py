@@ -93,24 +93,6 @@ for x, y in loader:
     accelerator.backward(inside.loss_function(net(x), y))
     opt.step()
 """,
-    "a target inside the policy": """
-class Policy(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.value, self.target = nn.Linear(8, 4), nn.Linear(8, 4)
-class Agent:
-    def __init__(self):
-        self.policy = Policy()
-        self.value, self.target = self.policy.value, self.policy.target
-        self.opt = torch.optim.SGD(self.policy.parameters(), lr=0.1)
-    def train(self):
-        for x, reward in loader:
-            with torch.no_grad():
-                goal = reward + self.target(x)
-            self.opt.zero_grad()
-            F.smooth_l1_loss(self.value(x), goal).backward()
-            self.opt.step()
-""",
     "networks of a checkpoint or new": """
 def train(checkpoint):
     if checkpoint is None:

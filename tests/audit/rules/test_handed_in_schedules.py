@@ -60,17 +60,6 @@ for x, y in loader:
     scheduler.step()
     optimizer.step()
 """,
-    "an attribute": """
-class Trainer:
-    def __init__(self, net, opt, lr_scheduler):
-        self.net, self.opt, self.lr_scheduler = net, opt, lr_scheduler
-    def fit(self, batches):
-        for x, y in batches:
-            self.opt.zero_grad()
-            F.cross_entropy(self.net(x), y).backward()
-            self.lr_scheduler.step()  # expect: GL402
-            self.opt.step()
-""",
     "at the head of each epoch": """
 def fit(net, batches, opt, scheduler, epochs):
     for epoch in range(epochs):
@@ -98,15 +87,6 @@ def train_epoch(net, batches):
         net.optimizer.zero_grad()
         F.cross_entropy(net(x), y).backward()
         net.optimizer.step()
-""",
-    "once before the training, then after each batch": """
-def train(net, batches, opt, scheduler):
-    scheduler.step()
-    for x, y in batches:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()
-        scheduler.step()
 """,
     "in a step of Lightning's own optimization": """
 from lightning import LightningModule

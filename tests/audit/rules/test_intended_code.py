@@ -33,17 +33,6 @@ def compare():
         one.step()
         two.step()
 """,
-    "called before it is wrapped, and after": """
-from torch.nn.parallel import DistributedDataParallel
-def run():
-    for x, y in loader:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-run()
-model = DistributedDataParallel(model)
-run()
-""",
     "an optimizer's own step by another name": """
 def run(opt):
     for i, (x, y) in enumerate(loader):
@@ -112,41 +101,10 @@ def plain(net, batches, n):
         scaler.step(optimizer)
         scaler.update()
 """,
-    "a loss that is not finite ends the run": HALF
-    + """        if torch.isnan(loss):
-            raise ValueError("no number")
-        scaler.step(optimizer)
-        scaler.update()
-""",
     "a loss that is not finite is skipped": HALF
     + """        if torch.isnan(loss):
             continue  # expect: GL206
         scaler.step(optimizer)
-        scaler.update()
-""",
-    "gradients that Horovod sums, before they are unscaled and without": """
-def fit(opt, scaler: torch.amp.GradScaler):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda"):
-            loss = F.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
-        opt.synchronize()
-        scaler.unscale_(opt)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        with opt.skip_synchronize():
-            scaler.step(opt)
-        scaler.update()
-def scaled(opt, scaler: torch.amp.GradScaler):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda"):
-            loss = F.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
-        opt.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
-        with opt.skip_synchronize():
-            scaler.step(opt)
         scaler.update()
 """,
     "Apex unscales where its block ends": """
@@ -482,22 +440,6 @@ def guide(net, x, n):
         delta.grad = None
         net(x + delta).sum().backward()
         opt.step()
-""",
-    "with a scaler or without, by two conditions": """
-def fit(net, opt, batches, mixed, scaler):
-    for x, y in batches:
-        opt.zero_grad()
-        with torch.autocast("cuda", enabled=mixed):
-            loss = F.cross_entropy(net(x), y)
-        if mixed:
-            scaler.scale(loss).backward()
-        else:
-            loss.backward()
-        if scaler is None:
-            opt.step()
-        else:
-            scaler.step(opt)
-            scaler.update()
 """,
     "an optimizer that is frozen for a time": """
 class Manager:

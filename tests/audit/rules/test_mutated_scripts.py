@@ -64,24 +64,6 @@ for x, y in loader:
     optimizer.step()
     functools.reduce(zero, [model], None)
 """,
-    "an optimizer or one of the project's around it": """
-class Trust:
-    def __init__(self, inner):
-        self.inner = inner
-        self.param_groups = inner.param_groups
-    def step(self):
-        self.inner.step()
-def fit(trust, scaler):
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    if trust:
-        opt = Trust(opt)
-    for x, y in loader:
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)  # expect: GL305
-        scaler.update()
-""",
     "the outputs of a network one by one": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 net = DDP(model)

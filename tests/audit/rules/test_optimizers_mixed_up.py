@@ -257,17 +257,6 @@ class Pair:
             (-self.judge(self.maker(x))).mean().backward()
             self.maker_optimizer.step()
 """,
-    "made and returned": """
-def make(maker, judge):
-    first = torch.optim.Adam(maker.parameters())
-    second = torch.optim.Adam(judge.parameters())
-    judge.zero_grad()
-    judge(maker(torch.ones(2, 8))).mean().backward()
-    first.zero_grad()
-    judge(maker(torch.ones(2, 8))).mean().backward()
-    first.step()
-    return second
-""",
 }
 CASES |= {
     "one of two, with either rate": """

@@ -46,59 +46,12 @@ with torch.no_grad():
     run("train")
     run("validate")
 """,
-    "a teacher in no_grad": """
-for x, y in loader:
-    opt.zero_grad()
-    with torch.no_grad():
-        target = other(x)
-    F.mse_loss(net(x), target).backward()
-    opt.step()
-""",
-    "one of two forward passes in no_grad": """
-for x, y in loader:
-    opt.zero_grad()
-    with torch.no_grad():
-        target = net(x)
-    F.mse_loss(net(x), target).backward()
-    opt.step()
-""",
     "no gradient in the evaluation only": """
 for x, y in loader:
     opt.zero_grad()
     with torch.set_grad_enabled(training):
         loss = F.cross_entropy(net(x), y)
     loss.backward()
-    opt.step()
-""",
-    "clipping another network": """
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)  # expect: GL705
-    opt.step()
-""",
-    "clipping two networks together": """
-both = nn.ModuleList([net, other])
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    torch.nn.utils.clip_grad_norm_(both.parameters(), 1.0)
-    opt.step()
-""",
-    "clipping one of two networks that are trained": """
-opt = torch.optim.SGD([*net.parameters(), *other.parameters()], lr=0.1)
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(net(other(x)), y).backward()
-    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
-    opt.step()
-""",
-    "clipping what wraps the network": """
-wrapped = nn.Sequential(net, nn.ReLU())
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(wrapped(x), y).backward()
-    torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
     opt.step()
 """,
     "eval() after the first epoch": """
@@ -113,30 +66,6 @@ for epoch in range(9):
         F.cross_entropy(net(x), y).backward()
         opt.step()
     evaluate(net)
-""",
-    "eval() taken back": """
-def evaluate(model):
-    model.eval()
-    with torch.no_grad():
-        found = [model(x) for x, y in held_out]
-    model.train()
-    return found
-for epoch in range(9):
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()
-    evaluate(net)
-""",
-    "train() at the head of each epoch": """
-for epoch in range(9):
-    net.train()
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()
-    net.eval()
-    validate(net)
 """,
     "eval() of another network": """
 for epoch in range(9):
@@ -199,20 +128,6 @@ for x, y in loader:
     opt.zero_grad()
     F.cross_entropy(net(x), y).backward()
     torch.nn.utils.clip_grad_norm_(params, 1.0)  # expect: GL705
-    opt.step()
-""",
-    "a list of parameters, and a generator in one of two branches": """
-params = list(net.parameters())
-opt = torch.optim.SGD(params, lr=0.1)
-for x, y in loader:
-    opt.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    both = net.parameters()
-    if len(x) > 1:
-        torch.nn.utils.clip_grad_norm_(params, 1.0)
-        torch.nn.utils.clip_grad_norm_(both, 1.0)
-    else:
-        torch.nn.utils.clip_grad_norm_(both, 0.5)
     opt.step()
 """,
     "a loss made anew from its number": """
@@ -308,24 +223,6 @@ class Trainer:
             labels = prepare(y)
             F.cross_entropy(self.net(x).detach(), labels).backward()  # expect: GL712
             self.opt.step()
-""",
-    "a head of unknown making behind a network in no_grad": """
-def fit(net, probe, criterion, opt):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.no_grad():
-            out = net(x)
-        criterion(probe(out), y).backward()
-        opt.step()
-""",
-    "a target from a network in no_grad before the prediction": """
-def fit(net, student, criterion, opt):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.no_grad():
-            out = net(x)
-        criterion(out, student(x)).backward()
-        opt.step()
 """,
     "an evaluation in each iteration, of all data": """
 def test(model):

@@ -20,15 +20,6 @@ class Learner:
             self.clip()  # expect: GL101
 Learner(model).fit()
 """,
-    "one that does more is reported at its line": """
-def clip_and_step(net, opt):
-    opt.step()
-    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
-for x, y in loader:
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    clip_and_step(model, optimizer)
-""",
     "kept now and then": """
 rows = []
 for i, (x, y) in enumerate(loader):
@@ -116,27 +107,6 @@ class Pair:
             loss = F.cross_entropy(self.second(self.first(x.half()).float()), y)
             loss.backward()
             self.opt.step()
-""",
-    "a transformer inside a part": """
-class Part(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.look = nn.MultiheadAttention(8, 2)
-    def forward(self, x):
-        return self.look(x, x, x)[0]
-class Whole(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.part, self.out = Part(), nn.Linear(8, 4)
-    def forward(self, x):
-        return self.out(self.part(x))
-net = Whole()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for x, y in loader:
-    loss = F.cross_entropy(net(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()  # expect: GL803
 """,
     "one or the other softmax": """
 for x, y in loader:

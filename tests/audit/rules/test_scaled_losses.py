@@ -83,19 +83,6 @@ CASES = {
         (scaler.get_scale() * smooth).backward(retain_graph=True)
         scaler.scale(smooth).backward()
         scaler.step(first)""",
-    "both scaled": """
-        second.zero_grad()
-        scaler.scale(mine).backward()
-        scaler.step(second)
-        first.zero_grad()
-        scaler.scale(other).backward()
-        scaler.step(first)""",
-    "one loss for both": """
-        first.zero_grad()
-        second.zero_grad()
-        scaler.scale(other).backward()
-        scaler.step(first)
-        scaler.step(second)""",
     "the other without a scaler": """
         second.zero_grad()
         mine.backward()

@@ -35,19 +35,6 @@ def train(net, scaler):
         scaler.update()
 """
 CASES = {
-    "204 branch A": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        if args.fast:
-            opt.step()  # expect: GL204
-        else:
-            scaler.step(opt)
-        scaler.update()
-""",
     "204 different flags": """
 def train(net, opt, scaler, args):
     for x, y in loader:
@@ -77,67 +64,6 @@ def train(net, opt, scaler, n):
             scaler.update()
             opt.zero_grad()
 """,
-    "204 then later scaler.step for the rest": """
-def train(net, opt, scaler, n):
-    for i, (x, y) in enumerate(loader):
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y) / n
-        scaler.scale(loss).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL204
-            scaler.update()
-            opt.zero_grad()
-    scaler.step(opt)
-    scaler.update()
-    opt.zero_grad()
-""",
-    "201 on a branch, unscale on another": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        if args.agc:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL201
-            scaler.step(opt)
-        else:
-            scaler.unscale_(opt)
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            scaler.step(opt)
-        scaler.update()
-""",
-    "201 clip then unconditional later unscale": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL201
-        if args.log:
-            scaler.unscale_(opt)
-            print("norm")
-        scaler.step(opt)
-        scaler.update()
-""",
-    "101 with amp and without": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
-            loss = F.cross_entropy(net(x), y)
-        if args.amp:
-            scaler.scale(loss).backward()
-            scaler.unscale_(opt)
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            scaler.step(opt)
-            scaler.update()
-        else:
-            loss.backward()
-            opt.step()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
-""",
     "101 amp, scaler None test mixed": """
 def train(net, opt, scaler, use_amp):
     for x, y in loader:
@@ -157,19 +83,6 @@ def train(net, opt, scaler, use_amp):
             scaler.step(opt)
             scaler.update()
 """,
-    "204 sam style two branches in one iteration": """
-def train(net, opt, scaler, args):
-    for i, (x, y) in enumerate(loader):
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        if i < args.warmup:
-            opt.step()  # expect: GL204
-        if i >= args.warmup:
-            scaler.step(opt)
-        scaler.update()
-""",
     "204 gan": """
 def train(g, d, og, od, scaler, args):
     for x, y in loader:
@@ -187,35 +100,6 @@ def train(g, d, og, od, scaler, args):
         scaler.step(og)
         scaler.update()
 """,
-    "204 directly followed under another flag": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        if not args.amp:
-            opt.step()  # expect: GL204
-        if args.scaled:
-            scaler.step(opt)
-            scaler.update()
-""",
-    "right both ways": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
-            loss = F.cross_entropy(net(x), y)
-        if scaler is not None:
-            scaler.scale(loss).backward()
-        else:
-            loss.backward()
-        if args.amp:
-            scaler.step(opt)
-            scaler.update()
-        else:
-            opt.step()
-""",
     "step past a scaler with unscale and clip": """
 scaler = torch.cuda.amp.GradScaler(enabled=True)
 for x, y in loader:
@@ -227,21 +111,6 @@ for x, y in loader:
     optimizer.step()  # expect: GL204
     scaler.update()
     optimizer.zero_grad()
-""",
-    "step past a scaler after unscale on one branch": """
-def train(net, opt, scaler, args):
-    for x, y in loader:
-        opt.zero_grad()
-        with torch.autocast("cuda"):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        if args.clip:
-            scaler.unscale_(opt)
-            norm = torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
-        else:
-            norm = None
-        opt.step()  # expect: GL204
-        scaler.update()
 """,
     "swin": """
 def train(net, opt, scaler, args):
@@ -262,19 +131,6 @@ def train(net, opt, scaler, args):
             opt.step()  # expect: GL204
             scaler.update()
 """,
-    "enabled by a flag": """
-def train(net, opt, scaler, args):
-    for i, (x, y) in enumerate(loader):
-        opt.zero_grad()
-        with torch.autocast("cuda", enabled=args.amp):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        opt.step()  # expect: GL204
-        scaler.update()
-def main(args):
-    scaler = torch.cuda.amp.GradScaler(enabled=args.amp)
-    train(model, optimizer, scaler, args)
-""",
     "enabled by a device check": """
 def main(args, device):
     cuda = device.type != "cpu"
@@ -288,26 +144,6 @@ def main(args, device):
         optimizer.step()  # expect: GL204
         scaler.update()
         optimizer.zero_grad()
-""",
-    "enabled by a device check, ema and early stop": """
-def main(args, device, rank, epochs):
-    cuda = device.type != "cpu"
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.cuda.amp.GradScaler(enabled=cuda)
-    for epoch in range(epochs):
-        pbar = enumerate(loader)
-        for i, (x, y) in pbar:
-            with torch.autocast("cuda", enabled=cuda):
-                loss = F.cross_entropy(model(x), y)
-            scaler.scale(loss).backward()
-            scaler.unscale_(opt)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=10.0)
-            opt.step()  # expect: GL204
-            scaler.update()
-            opt.zero_grad()
-            if rank in {-1, 0}:
-                if i == len(loader) - 1:
-                    print(validate(model))
 """,
     "a helper makes the scaler": """
 def amp_scaler(enabled):

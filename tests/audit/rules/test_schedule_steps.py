@@ -211,16 +211,6 @@ for epoch in range(1, epochs + 1):
         loss.backward()
         optimizer.step()
 """,
-    "a schedule at the end of the epoch": """
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-for epoch in range(3):
-    for x, y in loader:
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    schedule.step()
-""",
     "the length of the data by another name": """
 from contextlib import nullcontext
 def run(net, batches, opt, n):
@@ -247,34 +237,6 @@ for i, (x, y) in enumerate(loader):
         optimizer.zero_grad()
         long.step()
         short.step()
-""",
-    "a schedule's length in an attribute": """
-def train(net, batches, opt, schedule, n):
-    for i, (x, y) in enumerate(batches):
-        (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:  # expect: GL307
-            opt.step()
-            schedule.step()
-            opt.zero_grad()
-
-def main(args, batches):
-    args.steps = args.epochs * len(batches)
-    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps), args.n)  # expect: GL403
-""",
-    "a schedule's length that is given to a function": """
-def train(net, batches, opt, schedule, n):
-    for i, (x, y) in enumerate(batches):
-        (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:  # expect: GL307
-            opt.step()
-            schedule.step()
-            opt.zero_grad()
-
-def made(total):
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total)  # expect: GL403
-def main(args, batches):
-    count = len(batches)
-    train(model, batches, optimizer, made(args.epochs * count), args.n)
 """,
     "a schedule's length that may be given": """
 def train(net, batches, opt, schedule, n):
@@ -350,18 +312,6 @@ def train(args):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
             schedule.step()
-""",
-    "as long as the batches of all epochs, and as the epochs, stepped after each": """
-def train(args):
-    batches = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
-    epochs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
-    for epoch in range(args.epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            batches.step()
-        epochs.step()
 """,
     "as long as the epochs, which are the loop itself, of several runs": """
 def train(args):

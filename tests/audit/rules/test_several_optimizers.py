@@ -13,18 +13,6 @@ class Agent:
         self.two = torch.optim.Adam(self.critic.parameters())
 """
 CASES = {
-    "clipped too early, of a loss that may have a term more": """
-def run(clip, penalty):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        if penalty:
-            loss = loss + model[0].weight.pow(2).sum()
-        if clip:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL102
-        loss.backward()
-        optimizer.step()
-""",
     "clipped after the step, where a flag may pass over the backward pass": AGENT
     + """
     def run(self, batches, learn, bound):
@@ -124,15 +112,6 @@ def run(options):
             nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)
             self.one.step()
 """,
-    "one of two that a method steps is set to zero": AGENT
-    + """
-    def update(self, s, t):
-        self.two.zero_grad()
-        F.mse_loss(self.critic(s), t).backward()
-        self.two.step()
-        (-self.critic(self.actor(s)).mean()).backward()
-        self.one.step()  # expect: GL305
-""",
     "two parts of a part of a model, which is set to zero": """
 net = GPT()
 one = torch.optim.Adam([net.body.embedding.weight])
@@ -142,16 +121,6 @@ for x, y in loader:
     one.step()
     two.step()
     net.zero_grad(set_to_none=True)
-""",
-    "two parts of a part of a model, and another model is set to zero": """
-net, other = GPT(), GPT()
-one = torch.optim.Adam(net.body.embedding.parameters())
-two = torch.optim.Adam(net.body.blocks.parameters())
-for x, y in loader:
-    (net(x, y) + other(x, y)).backward()
-    one.step()  # expect: GL305
-    two.step()  # expect: GL305
-    other.zero_grad(set_to_none=True)
 """,
     "the other one is set to zero elsewhere": AGENT
     + """

@@ -41,38 +41,6 @@ def main(flags):
     if flags.train:
         train()
 """,
-    "weights in fp16 of what may be wrapped": """
-from torch.nn.parallel import DistributedDataParallel
-def train(args):
-    net = nn.Linear(8, 4)
-    if args.distributed:
-        net = DistributedDataParallel(net)
-    net.half()  # expect: GL215
-    optimizer = torch.optim.Adam(net.parameters())
-    scaler = torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        optimizer.zero_grad()
-        scaler.scale(F.cross_entropy(net(x), y)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-""",
-    "weights in fp32 again, of what may be wrapped": """
-from torch.nn.parallel import DistributedDataParallel
-def train(args):
-    net = nn.Linear(8, 4).half()
-    if args.distributed:
-        net = DistributedDataParallel(net)
-    net.float()
-    optimizer = torch.optim.Adam(net.parameters())
-    scaler = torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda"):
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-""",
     "weights in fp16, but for those that are trained": """
 def train(net):
     net = net.half()

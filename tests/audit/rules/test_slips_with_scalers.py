@@ -195,25 +195,6 @@ class Amp:
                 self.optimizer.step()
             self.optimizer.zero_grad()
 """,
-    "clipped where nothing is scaled": """
-def train(args):
-    scaler = torch.amp.GradScaler("cuda") if args.fp16 else None
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda", enabled=args.fp16):
-            loss = F.cross_entropy(model(x), y)
-        if scaler is not None:
-            scaler.scale(loss).backward()
-        else:
-            loss.backward()
-        if args.clip and not args.fp16:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if scaler is not None:
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            optimizer.step()
-""",
 }
 
 

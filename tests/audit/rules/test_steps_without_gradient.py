@@ -124,17 +124,6 @@ for x, y in loader:
     second.step()  # expect: GL701
     loss.backward()
 """,
-    "zeroed before the step, with another backward pass after it": """
-other = nn.Linear(8, 4)
-second = torch.optim.SGD(other.parameters(), lr=0.1)
-for x, y in loader:
-    F.cross_entropy(model(x), y).backward()
-    optimizer.zero_grad()  # expect: GL103
-    optimizer.step()
-    second.zero_grad()
-    F.cross_entropy(other(x), y).backward()
-    second.step()
-""",
     "the step of the batch before, at the start": """
 optimizer.zero_grad()
 for x, y in loader:

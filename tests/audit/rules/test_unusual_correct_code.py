@@ -186,45 +186,6 @@ class A:
             self.call("after")
             self.opt.step()
 """,
-    "callback_list": """
-def fit(model, optimizer, callbacks):
-    for x, y in loader:
-        criterion(model(x), y).backward()
-        optimizer.step()
-        for c in callbacks: c(model, optimizer)
-""",
-    "finally_step": """
-for x, y in loader:
-    optimizer.zero_grad()
-    try:
-        criterion(model(x), y).backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-    finally:
-        optimizer.step()
-""",
-    "own_optimizer": """
-class Opt:
-    def __init__(self, inner): self.inner = inner
-    def step(self):
-        self.inner.step()
-        self.inner.zero_grad()
-opt = Opt(optimizer)
-for x, y in loader:
-    criterion(model(x), y).backward()
-    opt.step()
-""",
-    "own_optimizer_getattr": """
-class Opt:
-    def __init__(self, inner): self.inner = inner
-    def __getattr__(self, name): return getattr(self.inner, name)
-    def step(self):
-        self.inner.step()
-opt = Opt(optimizer)
-for x, y in loader:
-    opt.zero_grad()
-    criterion(model(x), y).backward()
-    opt.step()
-""",
     "noam": """
 class Noam:
     def __init__(self, opt): self.optimizer = opt; self._step = 0
@@ -238,12 +199,6 @@ for epoch in range(3):
         criterion(model(x), y).backward()
         opt.step()
         opt.optimizer.zero_grad()
-""",
-    "head_zero": """
-for i, (x, y) in enumerate(loader):
-    if i % 4 == 0: optimizer.zero_grad()
-    (criterion(model(x), y) / 4).backward()
-    if i % 4 == 3 or i == len(loader) - 1: optimizer.step()
 """,
     "nonlocal": """
 def main():
@@ -260,24 +215,6 @@ def main():
         total += loss.item()
     setup()
     for x, y in loader: train(x, y)
-""",
-    "inner_opts": """
-import higher
-with higher.innerloop_ctx(model, optimizer) as (fnet, diffopt):
-    for x, y in loader:
-        diffopt.step(criterion(fnet(x), y))
-outer = criterion(fnet(x), y)
-outer.backward()
-optimizer.step()
-""",
-    "accumulate_flag_arg": """
-def step(x, y, update=True):
-    (criterion(model(x), y) / n).backward()
-    if update:
-        optimizer.step()
-        optimizer.zero_grad()
-for i, (x, y) in enumerate(loader):
-    step(x, y, update=(i + 1) % n == 0 or i + 1 == len(loader))
 """,
     "dunder_dict": """
 class A:

@@ -84,12 +84,6 @@ learner = Learner(net.module, optimizer)  # expect: GL504
 for x, y in loader:
     learner.step(x, y)
 """,
-    "the wrapper is given to it": WRAPPED
-    + """
-learner = Learner(net, optimizer)
-for x, y in loader:
-    learner.step(x, y)
-""",
     "a function that takes the module out itself": WRAPPED
     + """
 def step(outer, x, y):

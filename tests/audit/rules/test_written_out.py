@@ -70,19 +70,6 @@ def main(args):
             opt.step()
             opt.zero_grad()
 """,
-    "an accelerator that is not told of the window": """
-import accelerate
-def main(args):
-    accelerator = accelerate.Accelerator()
-    net, opt, data = accelerator.prepare(model, optimizer, loader)
-    for i, (x, y) in enumerate(data):
-        loss = F.mse_loss(net(x), y) / args.gradient_accumulation_steps
-        accelerator.backward(loss)
-        if (i + 1) % args.gradient_accumulation_steps == 0:
-            accelerator.clip_grad_norm_(net.parameters(), 1.0)
-            opt.step()
-            opt.zero_grad()
-""",
     "a schedule of micro-batches, whose number of epochs may come from one of updates": """
 import transformers
 def main(args):
@@ -126,22 +113,6 @@ def main(args):
         with torch.autocast("cuda", enabled=False):
             out = net(x)  # expect: GL208
             loss = F.mse_loss(out, y)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-""",
-    "only the loss in fp32": """
-from elsewhere import Net
-def main(args):
-    net = Net(args)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda"):
-            out = net(x)
-            with torch.autocast("cuda", enabled=False):
-                loss = F.mse_loss(out.float(), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

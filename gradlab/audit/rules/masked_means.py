@@ -49,7 +49,8 @@ def mean_per_rank(scenario: Scenario) -> Iterator[Hit]:
         value = backward.event.value
         for _, own, others in means(value, scenario.loop, backward):
             if own and not weighted(others, scenario.loop):
-                here = own[0].path == backward.event.path  # else the file of the loop is judged
+                files = (backward.event.path, *(frame.module.path for frame in backward.event.frames))
+                here = own[0].path in files  # of the loop, or of what calls it; else the file of the loop is judged
                 yield Hit(backward, (), own[0].node, own[0].path, made=True) if here else Hit(backward)
                 break
 

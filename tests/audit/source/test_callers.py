@@ -82,3 +82,40 @@ def test_a_script_that_imports_a_file_which_trains_is_followed(word, tmp_path):
     (tmp_path / "main.py").write_text(text.format(made=made, call=f"engine.{call}"))
     result = audit(read(tmp_path / "main.py"), Project(), load_rules())
     assert {f.code for f in result.elsewhere if f.severity != "advice"} == codes
+
+
+TRAINER = """
+class Trainer:
+    def __init__(self, net, opt):
+        self.net, self.opt = net, opt
+    def train(self, loader, objective):
+        for batch in loader:
+            self.opt.zero_grad()
+            loss = objective(self.net, batch)
+            loss.backward()
+            self.opt.step()
+"""
+RANKS = """
+import torch
+from torch import nn
+import engine
+def main(loader, distributed):
+    net = nn.Linear(8, 4)
+    if distributed:
+        net = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def objective(model, batch):
+        x, y, mask = batch
+        mask = mask.float()
+        loss = nn.functional.cross_entropy(model(x), y, reduction="none")
+        return (loss * mask).sum() / {count}
+    engine.Trainer(net, opt).train(loader, objective)
+main([], True)
+"""
+
+
+@pytest.mark.parametrize(("count", "found"), [("mask.sum()", {14}), ("128", set())])
+def test_a_mean_that_a_loop_of_another_file_is_given_is_reported_where_it_is(count, found, tmp_path):
+    (tmp_path / "engine.py").write_text(TRAINER)
+    (tmp_path / "main.py").write_text(RANKS.format(count=count))
+    assert {f.line for f in audited(tmp_path / "main.py", "GL508")} == found

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from gradlab.audit.knowledge.call_site import BOUNDS
+from gradlab.audit.knowledge.known_names import CLIPS
 from gradlab.audit.rules.masked_means import means, weighted
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.trainer_arguments import PARSED, configured, literal, parsed_defaults
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import defaults_of, dotted, walk
+from gradlab.audit.source.syntax import called_name, defaults_of, dotted, walk
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -108,10 +109,16 @@ def networks(model: Value, depth: int = 0) -> Iterator[Value]:
             yield from networks(one, depth + 1)
 
 
+def clips_itself(optimizer: Value) -> bool:
+    """Whether an optimizer of the project's clips in its own step()."""
+    found = optimizer.method("step")
+    return found is not None and any(called_name(part) in CLIPS for part in walk(found[0]))
+
+
 @scenario_rule("GL803")
 def recurrent_unclipped(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
-    if any(e.kind == "clip" for e in loop.events):
+    if any(e.kind == "clip" for e in loop.events) or any(map(clips_itself, loop.optimizers())):
         return
     if uncertain(loop, "model", "ddp", "params", "optimizer", "self", "scaler"):
         return

@@ -81,3 +81,21 @@ CHOSEN = [
 def test_a_layer_is_chosen_or_held_by_another(kind, made, tmp_path):
     found = findings(OWN.format(kind=kind, made=made), tmp_path, "GL803")
     assert {code for _, code in found} == ({"GL803"} if "conv" not in kind.lower() else set())
+
+
+CLIPPING = """
+class Own(torch.optim.Optimizer):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            {clip}
+            for p in group["params"]:
+                p.data.add_(p.grad, alpha=-group["lr"])
+"""
+
+
+@pytest.mark.parametrize("clip", ["torch.nn.utils.clip_grad_norm_(group['params'], group['most'])", ""])
+def test_an_optimizer_of_the_project_may_clip_by_itself(clip, tmp_path):
+    made = OWN.format(kind="lstm", made="nn.LSTM(8, 8)").replace("torch.optim.SGD(", "Own(")
+    head, rest = made.split("class Net", 1)
+    found = findings(f"{head}{CLIPPING.format(clip=clip or 'pass')}class Net{rest}", tmp_path, "GL803")
+    assert {code for _, code in found} == (set() if clip else {"GL803"})

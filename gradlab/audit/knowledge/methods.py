@@ -178,19 +178,14 @@ def set_mode(call: CallSite, owner: Value) -> None:
 
 
 def backward(call: CallSite, owner: Value) -> Value:
-    engine = call.engine
     if owner.kind in ("accelerator", "fabric"):
         if call.first is not None:
             call.first.taken_backward()
-        call.emit("backward", call.first, through=owner)
+        emit_backward(call, call.first, through=owner)
     elif owner.kind not in ("tensor", "detached") and takes_loss(call.node):
         foreign_backward(call, owner)
     elif owner.choice:
-        happened = [
-            engine.collect(lambda value=value: call.emit("backward", value, perhaps=owner.perhaps_divided))  # type: ignore[misc]
-            for _, value in owner.choice
-        ]
-        engine.out += either_of([when for when, _ in owner.choice], happened)
+        emit_backward(call, owner)
     elif owner.leaf is not None:
         call.emit("backward", Value("detached", cut=owner.leaf, cut_path=owner.cut_path))
     else:
@@ -200,6 +195,21 @@ def backward(call: CallSite, owner: Value) -> Value:
         scaled = given.scaled if given is not None else None
         call.emit("backward", owner.derived("tensor", scaled=scaled) if scaled is not None else owner)
     return Value()
+
+
+def emit_backward(call: CallSite, loss: Value | None, through: Value | None = None) -> None:
+    """A backward pass of a loss, or of the one of several that it is."""
+    alternatives = loss.choice if loss is not None else ()
+    if loss is None or not alternatives:
+        call.emit("backward", loss, through=through)
+        return
+    happened = [
+        call.engine.collect(
+            lambda one=one: call.emit("backward", one, through=through, perhaps=loss.perhaps_divided)  # type: ignore[misc]
+        )
+        for _, one in alternatives
+    ]
+    call.engine.out += either_of([when for when, _ in alternatives], happened)
 
 
 def foreign_backward(call: CallSite, owner: Value) -> None:

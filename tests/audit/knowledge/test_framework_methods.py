@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from audited_snippets import assert_marked
+from audited_snippets import HEAD, assert_marked, expected, findings
 
 CASES = {
     "the model taken out of Accelerate's wrapper": """
@@ -212,3 +212,33 @@ for x, y in loader:
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
     assert_marked(CASES[name], tmp_path)
+
+
+CHOSEN = """
+from accelerate import Accelerator
+accelerator = Accelerator()
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+for epoch in range(9):
+    for x, y in loader:
+        made = maker(x)
+        if epoch > 2:
+            first.zero_grad()
+            wrong = judge({made}).mean()
+            accelerator.backward(wrong)
+            first.step()
+        second.zero_grad()
+        if epoch > 2:
+            loss = F.l1_loss(made, y) - judge(made).mean()
+        else:
+            loss = F.l1_loss(made, y)
+        accelerator.backward(loss){mark}
+        second.step()
+"""
+
+
+@pytest.mark.parametrize(("made", "mark"), [("made", "  # expect: GL719"), ("made.detach()", "")])
+def test_an_accelerator_goes_backward_through_the_one_of_several_losses(made, mark, tmp_path):
+    text = HEAD + CHOSEN.format(made=made, mark=mark)
+    assert findings(text, tmp_path, "GL719") == expected(text)

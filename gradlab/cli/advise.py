@@ -18,14 +18,14 @@ from gradlab.base.visible import visible
 from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
-from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
+from gradlab.diagnosis.advice.max_norm import TOO_LOW, clip_advice, steady_norms
 from gradlab.runs.advice_facts import (
     applied_before_failure,
     architecture,
     before_failure,
     causes_of_verdict,
+    clipped_to,
     failed_at,
-    overclipped,
     pretraining_rate,
     record_for_advice,
 )
@@ -51,15 +51,23 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
     clipped = run.updates[-1].get("clip/fraction") if run.updates else None
     summed = (config.get("loss") or {}).get("reduction") == "sum"
     found = clip_advice(part, architecture(run), clip, clipped, summed)
+    left, wanted = clipped_to(run)
+    if wanted and left < TOO_LOW and run.choices.get("optimizer") == "sgd":
+        kept = f"keep it: it leaves {left:.2g} of the gradient, and at this rate updates would be {1 / left:.2g} times"
+        found = [Advice("clip", f"{kept} as large without it", None, "clip/coefficient, its median")]
     base = float((config.get("optimizer") or {}).get("lr") or math.nan)
     line = next((line for line in run.updates if line["attempt"] == failure), {})
-    if (lr := line.get("lr")) is not None:
-        found.append(failure_advice(f"update {failure} was the first to fail", lr, base))
+    well = not failed and run.verdict in (None, *HEALTHY, *UNJUDGED)
+    own = None if well else suggested_rate(run)
+    if own is not None:
+        found.append(own)
+    elif (lr := line.get("lr")) is not None:
+        found.append(failure_advice(f"the failure that ended the run began at update {failure}", lr, base))
     elif failed and math.isfinite(base):
         found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
     ratios = [line["update/ratio"] for line in before_failure(run) if "update/ratio" in line]
-    well = not failed and run.verdict in (None, *HEALTHY, *UNJUDGED)
-    found.append(update_advice(ratios, base, well, causes_of_verdict(run), overclipped(run)))
+    if own is None:
+        found.append(update_advice(ratios, base, well, causes_of_verdict(run), 1.0 if wanted else left))
     tuned = bool(config.get("pretrain") or config.get("init_from"))
     found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)
     if batch is not None:
@@ -69,6 +77,15 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
         else:
             found += batch_advice(batch, int(size), world_size)
     return found
+
+
+def suggested_rate(run: RunRecord) -> Advice | None:
+    """The rate that the run itself suggests, with its reason: one run, one rate."""
+    for each in run.diagnosis.get("remedies") or []:
+        override, *others = each.get("overrides") or [""]
+        if override.startswith("optimizer.lr=") and not others:
+            return Advice("lr", f"{override.partition('=')[2]}, as the run suggests", override, str(each.get("why")))
+    return None
 
 
 def write(run: RunRecord, found: list[Advice]) -> None:

@@ -24,6 +24,8 @@ UNLEARNT = (*LOST, "memorising", "update_too_large")
 """Findings of runs that do not learn, whatever it looks like."""
 SIGNS_ALONE = 8
 """Values of a channel, below which batch norm leaves little of them but their signs."""
+RARELY = 0.01
+"""Part of the updates below which clipping hardly ever acts."""
 BRAKES = 10.0
 """Times a usual element of the gradient, above which eps makes steps of little else."""
 OF_THE_START = ("initial weights that are too large", "the initialisation")
@@ -38,6 +40,9 @@ def explain(run: FinishedRun, finding: Finding) -> None:
     """Drop the causes that a run does not have, and put those first that were measured."""
     known = excluded(run)
     finding.causes = [cause for cause in finding.causes if cause not in known]
+    if run.clips:
+        acts = "the bound of clipping is so high that it hardly ever acts"
+        finding.causes = [acts if cause == "gradients are not clipped" else cause for cause in finding.causes]
     drowned(run, finding)
     braked(run, finding)
     unbounded(run, finding)
@@ -89,9 +94,10 @@ def excluded(run: FinishedRun) -> list[str]:
     bounded = h.largest <= NOTABLE_PEAK * usual and not run.failed
     later = [*h.update_ratios.values][1:]
     throughout = len(later) > 0 and median(sorted(later)) > LARGE_UPDATE  # not the first alone, nor those of a spike
+    idle = h.clipped < RARELY * h.applied
     known = {
         "inputs of wild scale": run.input_size > 1 / WILD,  # if it is wild, it is named with its size
-        "gradients are not clipped": run.clips or bounded or (run.second_moments and throughout),
+        "gradients are not clipped": (run.clips and not idle) or bounded or (run.second_moments and throughout),
         "a batch of outliers": h.attempts > 1 and h.epochs == h.attempts,  # every batch is all of the data
         **dict.fromkeys(OF_THE_START, run.learnt_once),
         "there is no warm-up": throughout

@@ -36,6 +36,7 @@ def constant_answer(
     answer = [(0.01 * torch.randn(1, *t.shape[1:], generator=draw)).to(t.device) for t in leaves(like)]
     for part in answer:
         part.requires_grad_()
+    began = [part.detach().clone() for part in answer]
     optimizer = torch.optim.LBFGS(answer, max_iter=STEPS, line_search_fn="strong_wolfe")
     steep, means = list[float](), list[float]()
 
@@ -60,7 +61,13 @@ def constant_answer(
             optimizer.step(mean)  # type: ignore[no-untyped-call]
             lowest = mean().item()
         with torch.no_grad():
-            whole = over([*batches, *others]).item() if others else lowest
+            whole = lowest
+            if others:
+                whole = over([*batches, *others]).item()
+                # where few samples have most of the loss, what is best for some may be worse for all than the start
+                for part, start in zip(answer, began, strict=True):
+                    part.copy_(start)
+                whole = min(whole, over([*batches, *others]).item())
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     settled = min(means[: 3 * len(means) // 4]) - lowest < SETTLED * (means[0] - lowest)

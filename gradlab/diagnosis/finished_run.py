@@ -268,14 +268,14 @@ class FinishedRun(LossCourse):
     def out_of_reach(self) -> str:
         """Targets that the last activation cannot return, as a cause; empty where there are none."""
         i = self.inspection
-        if i is None or not i.activations or not self.target_size > BEYOND * i.output_bound:
+        if i is None or not i.activations or not self.target_size > max(1.0, BEYOND * i.output_bound):  # 1: classes
             return ""
         last = i.activations[-1].operation or "the last activation"
         return f"targets of up to {self.target_size:.3g} (the median of a batch), beyond what {last} can return"
 
     @property
     def falls_throughout(self) -> bool:
-        """Whether the losses fell from quarter to quarter, or the evaluations, which have no batches' noise, to the last."""
+        """Whether the losses fell from quarter to quarter, or the evaluations, without batches' noise, to the last."""
         return self.steady or falls_to_the_last(self.history.evaluated)
 
     @property
@@ -307,6 +307,8 @@ class FinishedRun(LossCourse):
             return "losses differ too much from update to update to tell whether they fall" if fell else None
         if h.attempts < self.plateau:
             return f"ordinary training may need {self.plateau} updates to get there"
+        if self.evaluations_get_there:
+            return "the evaluations were still falling fast enough to get there in as many updates again"
         if self.beats_constant_anywhere:
             return None
         if h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.attempts - h.lr_rose < self.plateau:
@@ -314,18 +316,23 @@ class FinishedRun(LossCourse):
         return "the loss was still falling fast enough to get there in as many updates again" if self.falling else None
 
     @property
+    def evaluations_get_there(self) -> bool:
+        """Whether evaluations that fall to the last would, at the smaller of the last two falls."""
+        found = self.history.evaluated
+        if self.eval_constant is None or not falls_to_the_last(found):
+            return False
+        fall = min(before - after for before, after in pairwise(found[-3:]))
+        return self.better(found[-1] - len(found) * fall, self.eval_constant)
+
+    @property
     def falling(self) -> bool:
         """Whether as many updates again would get it below the constant answer, at the fall of its end.
 
-        Evaluations above that answer, which have no batches' noise, need not slow down on their way to it.
+        Not where the last evaluation rose: losses that swing fall at the end by chance.
         """
-        sixths, h, evaluated = self.history.losses_over_time.parts(6), self.history, self.history.evaluated
-        if not sixths or self.constant is None:
+        sixths, h = self.history.losses_over_time.parts(6), self.history
+        if not sixths or self.constant is None or h.evaluated[-1:] > h.evaluated[-2:-1] > []:
             return False
-        if falls_to_the_last(evaluated) and self.eval_constant is not None and evaluated[-1] > self.eval_constant:
-            at_the_last_fall = evaluated[-1] - len(evaluated) * (evaluated[-2] - evaluated[-1])
-            if self.better(at_the_last_fall, self.eval_constant):
-                return True
         expected = extrapolated(sixths, error=h.noise / max(h.finite / 6, 1) ** 0.5)
         return expected is not None and self.better(expected, self.constant)
 

@@ -83,6 +83,8 @@ class History:
         """Whether it is known, as where targets are classes."""
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
+        self.before: tuple[float, int] = (0.0, 0)
+        """Norm of all weights in the latest record of it, and how many updates were applied before that."""
         self.from_zero = 0
         """Updates of weights that were all zero: their size beside these is infinite."""
         self.weights: list[float] = []
@@ -121,6 +123,7 @@ class History:
             self.first_empty = self.first_empty or line["attempt"]
             return
         self.observe_scale(line)
+        self.observe_weights(line.get("param/norm", 0.0))
         if line["update/skipped"]:
             self.streak += 1
         else:
@@ -140,6 +143,15 @@ class History:
         if line["update/skipped"] and scale < self.lowest_scale and self.calm >= self.window:
             self.lowered_at = line["attempt"]
         self.calm, self.lowest_scale = 0 if line["update/skipped"] else self.calm + 1, min(self.lowest_scale, scale)
+
+    def observe_weights(self, norm: float) -> None:
+        """Where no update was measured, the only one between two records that differ by more than the weights."""
+        before, applied = self.before
+        if not 0 < norm < math.inf:
+            return
+        if not self.update_ratios.count and self.applied == applied + 1 and norm > 2 * before > 0:
+            self.update_ratios.add(norm / before - 1)
+        self.before = norm, self.applied
 
     def observe_applied(self, line: dict[str, Any]) -> None:
         """What an update that was applied did to the weights."""

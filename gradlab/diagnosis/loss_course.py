@@ -54,9 +54,9 @@ class LossCourse(Measurements):
             return f"its loss {self.need_not_fall}"
         if updates and not known:
             return "its losses are not known"
-        have = (
-            f"the run has {updates} update{'s' * (updates != 1)}" if known >= updates else f"{known} losses are known"
-        )
+        tried = "tried" if self.history.skipped else "has"
+        have = f"the run {tried} {updates} update{'s' * (updates != 1)}"
+        have = have if known >= updates else f"{known} losses are known"
         return f"{have}, fewer than {2 * self.window}"
 
     @property

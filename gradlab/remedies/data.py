@@ -72,9 +72,8 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
         why = f"training losses are {gap:.2g} further above a constant answer's than the last evaluation"
         yield code("forward pass", "lower the dropout, or what else the model does in training alone", why)
     if e.may_be(TARGETS):
-        yield code(
-            "targets", f"{BELONG}, and that outputs and targets have one shape in the loss", not_better(e, found)
-        )
+        lines = f"{BELONG}, and that outputs and targets have one shape in the loss"
+        yield code("targets", lines, not_better(e, found))
 
 
 def memorised(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -83,13 +82,10 @@ def memorised(e: Evidence, c: Config) -> Iterator[Proposal]:
     fixes = {
         PAIRS: ("targets", BELONG),
         FEW: ("data", "train on more samples, or a smaller model"),
-        RUNNING: (
-            "forward pass",
-            "evaluate the training data, too; give batch norm a larger momentum, or more updates",
-        ),
+        RUNNING: ("forward pass", "evaluate the training data, too; give batch norm a larger momentum"),
         UNLIKE: ("data", "check that the data of training and evaluation are prepared alike: mean, spread, units"),
     }
-    for cause in e.causes or fixes:
+    for cause in fixes if e.causes is None else e.causes:
         if cause == FEW:
             yield from structural("smaller_model")(e, c)
         if cause in fixes:

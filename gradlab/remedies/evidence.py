@@ -31,8 +31,8 @@ class Evidence:
     verdict: str
     found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The evidence of each finding, by its code."""
-    causes: Sequence[str] = ()
-    """Of the verdict, the likeliest first; none where they are not known."""
+    causes: Sequence[str] | None = None
+    """Of the verdict, the likeliest first; None: not known."""
     attempts: int = 0
     planned: int = 0
     failed_at: int | None = None
@@ -93,7 +93,7 @@ class Evidence:
 
     def may_be(self, cause: str) -> bool:
         """Whether it is one of the causes, or these are not known."""
-        return not self.causes or cause in self.causes
+        return self.causes is None or cause in self.causes
 
     @property
     def usual_norm(self) -> float:
@@ -126,7 +126,7 @@ def evidence(run: RunRecord) -> Evidence:
         attempts=len(run.updates),
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         failed_at=at,
-        ratios=[r for line in lines if (r := at_full_rate(line, rate)) > 0],
+        ratios=[r for line in lines if (r := at_full_rate(line, rate)) > 0] or thrown(found),
         measured=sum(not math.isnan(line.get("update/ratio", math.nan)) for line in lines),
         rate=statistics.median(rates) if rates else 1.0,
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
@@ -154,6 +154,12 @@ def evidence(run: RunRecord) -> Evidence:
             (at_full_rate(line, rate) / (line.get("clip/coefficient") or 1.0) for line in lines), default=0.0
         ),
     )
+
+
+def thrown(found: Mapping[str, Mapping[str, Any]]) -> list[float]:
+    """The update between two records of the weights alone that was found to have moved them by more than their norm."""
+    largest = found.get("update_too_large", {}).get("largest", 0.0)
+    return [largest] if largest > 1 else []
 
 
 def faintest(run: RunRecord) -> float:

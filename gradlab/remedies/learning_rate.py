@@ -46,9 +46,13 @@ def excess(e: Evidence) -> float:
 
 
 def excesses(e: Evidence) -> tuple[float, float]:
-    """Of the middle and of the largest; not of a first update that alone was somewhat large, as of Adam it may be."""
+    """Of the middle and of the largest; not of a first update that alone was somewhat large, as of Adam it may be.
+
+    Nor of one after which the run learnt: what it lost again that did not take.
+    """
     middle = e.usual_ratio / TYPICAL_RATIO if len(e.ratios) >= RECORDS else 0.0
     first_alone = 0 < middle < 1 and max(e.ratios[1:]) <= LARGE_UPDATE and e.ratios[0] <= TOO_FAR * LARGE_UPDATE
+    first_alone |= middle > 0 and "best" in e.found.get("diverged", {})
     return middle, max(e.ratios[1:] if first_alone else e.ratios) / LARGE_UPDATE
 
 

@@ -179,7 +179,8 @@ def zero_gradient(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def collapse(e: Evidence, c: Config) -> Iterator[Proposal]:
     too_far = excess(e) > TOO_FAR  # no precision holds such updates
-    for maker in (loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates)), rounded_inputs):
+    of_data = [rounded_inputs] if e.overflow is not None and e.overflow.of_data else []  # a wider type only holds them
+    for maker in (*of_data, loss_scale, *((lower_rates, wider) if too_far else (wider, lower_rates))):
         yield from maker(e, c)
 
 

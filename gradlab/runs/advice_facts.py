@@ -64,11 +64,11 @@ def causes_of_verdict(run: RunRecord) -> list[str]:
     return list(finding(run, run.verdict).get("causes") or [])
 
 
-def overclipped(run: RunRecord) -> float:
-    """The usual part of the gradient that clipping leaves, where updates are small for it; else 1."""
+def clipped_to(run: RunRecord) -> tuple[float, bool]:
+    """The usual part of the gradient that a tight bound leaves, else 1; whether updates are ordinary with it."""
     found = finding(run, "overclipped")
-    ill = found.get("severity") == "critical"
-    return float((found.get("evidence") or {}).get("coefficient") or 1.0) if ill else 1.0
+    left = float((found.get("evidence") or {}).get("coefficient") or 1.0)
+    return left, found.get("severity") != "critical"
 
 
 def architecture(run: RunRecord) -> str | None:

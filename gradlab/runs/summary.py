@@ -127,7 +127,8 @@ def summary_lines(
     for c in candidates:
         again = command([*pasted(overrides, c.overrides), "expect=healthy"])
         lines.append(f"  {again if c.overrides else f'in your code: {c.lines}'}   # {c.why}")
-    if any(c.overrides for c in candidates) and folder.name:  # code is changed by hand
+    to_cure = diagnosis.verdict != "too_short" and any(c.overrides for c in candidates)  # code is changed by hand
+    if to_cure and folder.name:
         lines.append(f"to find the smallest change that cures it: {command([str(folder)], 'gradlab.fix')}")
     lines.append(f"folder: {folder}")
     return lines

@@ -260,9 +260,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     two = folder_of(tmp_path / "two", usual(100))
     assert main([str(one), str(two), "--batch", "64", "--world-size", "2"]) == 0
     said = capsys.readouterr().out
-    assert (
-        f"== {one}" in said and f"== {two}" in said and "update 101 was the first to fail, at a rate of 0.0505" in said
-    )
+    assert f"== {one}" in said and f"== {two}" in said
+    assert "the failure that ended the run began at update 101, at a rate of 0.0505" in said
     content = json.loads((one / "advice.json").read_text())
     assert content["run"] == {"updates": 110, "applied_before_failure": 100, "failed_at": 101, "architecture": "rnn"}
     overrides = [a["override"] for a in content["advice"]]
@@ -296,3 +295,27 @@ def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (run / ".hydra" / name).unlink()
     assert main([str(run), "--batch", "8"]) == 0
     assert capsys.readouterr().out.count("not enough") == 2
+
+
+@pytest.mark.parametrize("verdict", ["diverged", "healthy"])
+def test_one_run_has_one_rate_to_try(tmp_path: Path, verdict: str) -> None:
+    folder = folder_of(tmp_path / "run", usual(100), **{"update/ratio": 0.4})
+    told = json.loads((folder / "diagnosis.json").read_text()) if (folder / "diagnosis.json").exists() else {}
+    remedies = [{"overrides": ["clip=norm"], "why": ""}, {"overrides": ["optimizer.lr=0.0014"], "why": "too far"}]
+    (folder / "diagnosis.json").write_text(json.dumps(told | {"verdict": verdict, "remedies": remedies}))
+    found = [a for a in advise(RunRecord(folder)) if a.about == "lr"]
+    assert len(found) == 1 and (found[0].override == "optimizer.lr=0.0014") == (verdict == "diverged")
+
+
+@pytest.mark.parametrize(("severity", "kept"), [("info", True), ("critical", False)])
+def test_a_bound_that_makes_updates_ordinary_is_kept_with_the_rate(tmp_path: Path, severity: str, kept: bool) -> None:
+    folder = folder_of(tmp_path / "run", usual(100), **{"update/ratio": 2e-4})
+    found = [{"code": "overclipped", "severity": severity, "evidence": {"coefficient": 5.8e-7}}]
+    (folder / "diagnosis.json").write_text(json.dumps({"verdict": "too_short", "findings": found}))
+    (folder / ".hydra").mkdir(exist_ok=True)
+    (folder / ".hydra" / "hydra.yaml").write_text(
+        "hydra:\n  runtime:\n    choices:\n      optimizer: sgd\n      clip: norm\n"
+    )
+    clip = [a for a in advise(RunRecord(folder)) if a.about == "clip"]
+    assert (len(clip) == 1 and clip[0].says.startswith("keep it: it leaves 5.8e-07")) == kept
+    assert any(a.override for a in clip) != kept

@@ -37,6 +37,18 @@ def test_its_loss_is_that_of_all_samples_though_it_is_sought_on_some() -> None:
     assert of_all == pytest.approx((torch.cat(batches) - found).square().mean().item(), rel=1e-3) != some
 
 
+@pytest.mark.parametrize("rest", [0.1, 5.0])
+def test_what_is_best_for_some_samples_is_not_worse_for_all_than_no_answer(rest: float) -> None:
+    """Of a relative error, samples near zero have most of the loss, and answers to others are far from them."""
+
+    def relative(outputs: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ((outputs - values) / values).square().sum(), torch.tensor(len(values))
+
+    some, others = torch.full((8, 1), 5.0), torch.full((8, 1), rest)
+    best = constant_answer(relative, torch.empty(1, 1), [some], [others])
+    assert best == pytest.approx(1.0 if rest < 5 else 0.0, abs=0.2)
+
+
 def test_it_is_found_where_the_loss_has_a_kink() -> None:
     """Its slope is no smaller there than elsewhere."""
 

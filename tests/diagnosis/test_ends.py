@@ -23,7 +23,9 @@ def test_losses_and_evaluations_that_both_rise_again_have_lost_a_part(
     evals = [1.0, 0.37, bottom]
     told = verdict([*(line(i, v) for i, v in enumerate(losses, 1)), *({"eval/loss": v} for v in evals)], constant=2.3)
     assert (
-        ("and ends at" in told.sentence) == ("(the last two are medians of 20 losses)" in told.sentence) == (found == "warning")
+        ("and ends at" in told.sentence)
+        == ("(the last two are medians of 20 losses)" in told.sentence)
+        == (found == "warning")
     )
     assert run(losses, constant=2.3, evals=evals).get("diverged") == found
     assert run(losses, evals=evals).get("diverged") == found, "also where the best constant answer is not known"

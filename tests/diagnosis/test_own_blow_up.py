@@ -1,5 +1,9 @@
 """A loss that the run's own updates drove up, and its way back; beside losses that began high."""
 
+import math
+from pathlib import Path
+
+import made
 import pytest
 from test_rules import line
 from test_true_sentences import told
@@ -9,6 +13,8 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.measurements import Measurements
 from gradlab.diagnosis.options import Thresholds
+from gradlab.remedies.evidence import evidence
+from gradlab.runs.record import RunRecord
 
 DRIVEN_UP = [3.9, *(1000.0 / 1.4**i for i in range(19))]
 
@@ -76,3 +82,27 @@ def test_a_loss_nears_its_minimum_where_something_is_learnt(end: float, causes: 
         stream.observe(line(i, end + (1e5 - 500 * i if end > 1 else 2.0 / i), 1e7 / i))
     found = diagnose(stream, Measurements(constant=2.3, inspection=Inspection()))
     assert told(found, "decaying_norm").causes == causes
+
+
+@pytest.mark.parametrize(("after", "large"), [(159.0, True), (4.3, False)])
+def test_an_update_between_two_records_of_the_weights_is_measured_by_these(after: float, large: bool) -> None:
+    """Where all updates that were recorded were skipped: the rate comes before fp16's range."""
+    stream = MetricStream(Thresholds())
+    for i in range(1, 40):
+        norms = {"param/norm": 4.2 if i < 14 else after, "update/ratio": 0.0} if i % 5 == 1 else {}
+        stream.observe(line(i, math.nan if i > 13 else 700.0, math.inf, i != 13, 2.0 ** (15 - i)) | norms)
+    known = {"scale_too_small": True, "dynamic_loss_scale": True, "status": "failed"}
+    found = diagnose(stream, Measurements(**known))
+    causes = told(found, "scale_collapse").causes
+    assert causes[0] == ("the learning rate is too high" if large else "activations pass fp16's largest number, 65504")
+    moved = [f.evidence["largest"] for f in found.findings if f.code == "update_too_large"]
+    assert moved == ([pytest.approx(159.0 / 4.2 - 1)] if large else [])
+
+
+@pytest.mark.parametrize("largest", [37.0, 0.5])
+def test_the_rate_is_lowered_by_an_update_that_was_found_between_two_records(tmp_path: Path, largest: float) -> None:
+    lines = [made.line(i, 1.0, **{"update/skipped": i != 2}) for i in range(4)]
+    told = made.diagnosis("scale_collapse", ill=True)
+    told["findings"] = [{"code": "update_too_large", "evidence": {"largest": largest}}]
+    e = evidence(RunRecord(made.run(tmp_path / "run", lines, told)))
+    assert list(e.ratios) == ([largest] if largest > 1 else [])

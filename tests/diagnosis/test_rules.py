@@ -518,7 +518,7 @@ def test_a_loss_that_is_not_finite_is_a_finding_also_where_its_gradient_is() -> 
     found = next(
         f for f in verdict([line(i, v, 0.0) for i, v in enumerate(learns, 1)]).findings if f.code == "nan_loss"
     )
-    assert (found.began, found.evidence["updates"]) == (1, 10) and "finite: exactly zero" in found.sentence
+    assert (found.began, found.evidence["bad_updates"]) == (1, 10) and "finite: exactly zero" in found.sentence
     skipped = [math.nan, *FALLING]
     assert run(skipped, skipped=[True] + [False] * 100) == {"nan_loss": "info"}
     assert run([math.nan] * 9 + FALLING, skipped=[True] * 9 + [False] * 100) == {"nan_loss": "warning"}

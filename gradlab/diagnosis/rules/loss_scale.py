@@ -78,7 +78,7 @@ class ScaleCollapse(Rule):
         found = self.found("critical", sentence, at, **evidence)
         if run.bad_at_first and not run.worsened:  # no rate had moved anything
             found.causes = [c for c in found.causes if "learning rate" not in c]
-        elif 2 * run.history.skipped_bad > skips:  # by the forward pass
+        elif 2 * run.history.skipped_bad > skips and not run.history.update_ratios.largest > 1:  # by the forward pass
             found.causes = found.causes[::-1]
         if run.overflow is not None and run.overflow.of_data:
             found.causes = ["inputs pass fp16's largest number, 65504"]

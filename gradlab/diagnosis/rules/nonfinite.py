@@ -163,11 +163,13 @@ class NaNLoss(NonFinite):
             return self.found("critical", sentence + alone, h.bad_since, samples=samples)
         if h.applied_bad:
             severity, told = "warning" if run.learns else "critical", self.applied(run) + alone
-            return self.found(severity, told, h.applied_bad_since, updates=h.applied_bad, samples=samples)
+            return self.found(severity, told, h.applied_bad_since, bad_updates=h.applied_bad, samples=samples)
         if h.skipped_bad:
             sentence = f"{h.skipped_bad} of {h.attempts} updates were skipped because their loss is not finite"
             severity = "warning" if h.skipped_bad > self.often * h.attempts else "info"
-            found = self.found(severity, sentence + alone, h.skipped_bad_since, updates=h.skipped_bad, samples=samples)
+            found = self.found(
+                severity, sentence + alone, h.skipped_bad_since, bad_updates=h.skipped_bad, samples=samples
+            )
             if run.fp16_forward and not samples:
                 found.causes = [f"a number beyond fp16's largest, {LARGEST_FP16:g}, in the forward pass"]
             return found

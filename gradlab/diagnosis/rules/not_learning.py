@@ -124,6 +124,8 @@ class NotLearning(Rule):
     warning."""
     far: float = 10.0
     """First losses over the constant answer's, above which a loss that falls throughout began far off."""
+    repeated: ClassVar[int] = 3
+    """Evaluations below the constant answer by `reach` that are no chance."""
     records: int = 5
     """Records of layers from which on a gradient that is exactly zero in each is the first cause."""
 
@@ -241,17 +243,14 @@ class NotLearning(Rule):
         elif h.usual_norm < GONE * h.largest:
             found.causes = ["the learning rate is too high: updates took the gradient away", *others]
             found.evidence["taken"] = True
-            found.sentence += (
-                f"; the gradient norm was {h.largest:.2g} at update {h.largest_at}, and {h.usual_norm_said}"
-            )
+            found.sentence += f"; the gradient norm was {h.largest:.2g} at update {h.largest_at},"
+            found.sentence += f" and {h.usual_norm_said}"
         elif follows(run):
             found.causes = [SHORT if h.lowered_at else SLOW]
             found.evidence["slow"] = True
             gain = gain_of(h.evaluated[-1], run.eval_constant or 0.0)
-            found.sentence += (
-                f"; the evaluations fell to the last, to {gain:.1%} below their constant answer: too little yet"
-            )
-            found.sentence += " to count as learnt"
+            found.sentence += f"; the evaluations fell to the last, to {gain:.1%} below their constant answer:"
+            found.sentence += " too little yet to count as learnt"
             found.sentence += f"; fp16 overflowed as late as update {h.lowered_at}" * bool(h.lowered_at)
         elif usual == usual:
             found.causes = others
@@ -264,10 +263,17 @@ class NotLearning(Rule):
                 found.evidence["training"] = gap
         return found
 
+    def told(self, run: FinishedRun) -> bool:
+        """Whether several evaluations are below their constant answer: something of the targets follows."""
+        constant = run.eval_constant
+        if constant is None:
+            return False
+        return sum(constant - v > self.reach * abs(constant) for v in run.history.evaluated) >= self.repeated
+
     def possible(self, run: FinishedRun) -> list[str]:
         """The causes besides the rate that nothing measured excludes."""
         excluded = {
-            TARGETS: run.constant is None or run.misses_constant,  # without one there may be no targets
+            TARGETS: run.constant is None or run.misses_constant or self.told(run),  # without one there may be none
             self.causes[3]: self.seen >= self.records and not self.zero,
         }
         return [cause for cause in self.causes[1:] if not excluded.get(cause)]
@@ -310,10 +316,8 @@ class Memorising(Rule):
         if squares and best > self.apart * (run.eval_constant or 0.0):
             found.causes = [UNLIKE]
         elif (unseen := self.unseen(run)) is not None:
-            found.sentence += (
-                "; at the end of the first epoch the losses of samples that no update had seen have a mean"
-            )
-            found.sentence += f" of {unseen:.4g}"
+            found.sentence += "; at the end of the first epoch losses of samples that no update had seen"
+            found.sentence += f" have a mean of {unseen:.4g}"
             found.causes, found.evidence["unseen"] = [UNLIKE], unseen
         elif falls_to_the_last(h.evaluated):  # what is learnt helps them
             found.causes = [UNLIKE, FEW]

@@ -36,9 +36,8 @@ class UpdateTooLarge(Rule):
         sentence += f", and {progress(run)}" * (severity == "critical")
         if severity == "info" and len(h.undamaged) < len(h.first):
             severity = "warning"
-            sentence += (
-                f"; the loss went from {h.loss_early:.4g} up to {max(h.first):.4g}, and ends at {h.losses.final:.4g}"
-            )
+            sentence += f"; the loss went from {h.loss_early:.4g} up to {max(h.first):.4g}"
+            sentence += f", and ends at {h.losses.final:.4g}"
         found = self.found(severity, sentence, None, usual=usual, largest=largest)
         found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
         if run.second_moments and h.update_ratios.values[0] == largest:  # Adam's first: as large for any gradient

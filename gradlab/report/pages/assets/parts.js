@@ -44,7 +44,6 @@ const parts = (() => {
     constant: "loss of the best constant answer",
     evaluation: "best evaluation",
     evaluation_constant: "loss of its constant answer",
-    unlike: "training and evaluation data are unlike",
     end: "mean of the last losses",
     ends: "means of their last losses",
     standard_error: "its standard error",
@@ -86,6 +85,7 @@ const parts = (() => {
     betas: "Adam's beta1 and beta2",
     batch_norm_samples: "values of a channel in batch norm",
     dropout: "part of its input that dropout takes",
+    dropout_module: "that dropout",
     unseen: "loss of samples that no update had seen",
     probabilities: "the outputs are probabilities already",
     input_size: "largest input (median of a batch)",
@@ -93,7 +93,8 @@ const parts = (() => {
     target_size: "largest target (median of a batch)",
     output: "largest output",
     initial_overflows: "micro-batches that overflow with the initial weights",
-    "nan_loss updates": "updates with such a loss",
+    updates: "updates tried",
+    bad_updates: "updates with such a loss",
     windows: "windows without a target",
     summed: "the loss is a sum over samples",
     usual_update_ratio: "usual update ÷ weights",
@@ -196,7 +197,7 @@ const parts = (() => {
       last = evals[evals.length - 1];
     const numbers = [
       ["ended", ended],
-      ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`],
+      ["updates applied", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`],
       ["skipped", run.thinned ? (m.skipped ?? "-") : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
       [

@@ -104,7 +104,8 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
         return count_of(left, "clamp")  # `mask.sum() + 1e-8`
     if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
         known = is_traced(left) and is_traced(right)
-        facts = {"numbers": (*left.numbers, *right.numbers), **provenance(engine, node, [left, right])}
+        numbers = left.numbers if isinstance(node.op, ast.Sub) else (*left.numbers, *right.numbers)
+        facts = {"numbers": numbers, **provenance(engine, node, [left, right])}
         if known and "detached" in (left.kind, right.kind):
             return Value("detached", **facts)
         facts["factors"] = quotient(engine, node.op, left, right, node.right)

@@ -131,7 +131,7 @@ def scaled(
     one, other, node = (left, right, right_node) if left.kind == "tensor" else (right, left, left_node)
     made = one.derived("tensor", choice=())
     if isinstance(op, ast.Pow) or other.kind == "tensor":
-        made.parts = ()
+        made.parts = made.numbers = ()
     elif not is_traced(other):  # a weight that may have a graph
         made.parts = tuple(part.derived(part.kind, part.name) for part in made.parts)
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:

@@ -13,7 +13,7 @@ from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import cut_off, is_traced, provenance
-from gradlab.audit.trace.tensors import of_one_number, reduction
+from gradlab.audit.trace.tensors import reduction
 from gradlab.audit.trace.values import Value
 
 DETACHED = {
@@ -62,7 +62,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
     made.unsure |= owner.opaque and name not in OF_TENSORS  # what has backward() may be an object that holds a loss
     if name == "square" or (name == "pow" and value_ranges.has_constant(node, 2)):
         made.roots = made.roots | bootstrapping.error(call.engine, node, owner)
-    made.parts = owner.parts if name in LINEAR else ()
+    made.parts, made.numbers = (owner.parts, owner.numbers) if name in LINEAR else ((), ())
     if name.endswith("_"):
         owner.traced = False  # what else it comes from now is not known
     else:
@@ -87,9 +87,8 @@ def detached(engine: Engine, node: ast.AST, of: Value | None = None) -> Value:
 
 
 def without_graph(engine: Engine, node: ast.AST, owner: Value, name: str) -> Value:
-    """The numbers of a tensor by a method or attribute; one number of a loss may be a term of another."""
-    number = name == "item" or (name in ("detach", "data") and of_one_number(owner))
-    made = detached(engine, node, owner if number else None)
+    """The numbers of a tensor by a method or attribute, which may be a term of a loss."""
+    made = detached(engine, node, owner if name in ("item", "detach", "data") else None)
     made.update(**cut_off(engine, node, [owner]))
     return made
 

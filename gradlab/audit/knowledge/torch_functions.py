@@ -132,7 +132,7 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
     whole = (tensors[0],) if tail in JOINED and len(call.values) == len(tensors) == 1 else ()  # of one list
     made = tensors[0].derived("tensor", made_of=whole, roots=roots_of(tensors))
-    made.parts = made.parts if tail in LINEAR else ()
+    made.parts, made.numbers = (made.parts, made.numbers) if tail in LINEAR else ((), ())
     if tail in ("sum", "mean"):
         made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
     if tail == "stack" and all(of_one_number(v) for v in tensors):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.ownership import concerns, partial_zero, undecided
 from gradlab.audit.rules.reach import known, overlap
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
@@ -20,7 +20,7 @@ from gradlab.audit.trace.values import Value
 def gradient_of_another_loss(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     optimizers = loop.of_networks()
-    if len(optimizers) < 2 or any(o.some or o.choice for o in optimizers):
+    if len(optimizers) < 2 or any(o.some or undecided(o) for o in optimizers):
         return
     if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):
         return

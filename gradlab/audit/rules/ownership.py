@@ -88,3 +88,8 @@ def is_part(value: Value, whole: Value) -> bool:
         if value is whole or any(value is one.root() for _, one in whole.choice):
             return True
     return False
+
+
+def undecided(optimizer: Value) -> bool:
+    """Whether an optimizer is one of several that have other weights, and not another method for the same ones."""
+    return any({*one.trained} != {*optimizer.trained} for _, one in optimizer.choice)

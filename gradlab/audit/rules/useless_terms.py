@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradlab.audit.rules.ownership import concerns
+from gradlab.audit.rules.ownership import concerns, undecided
 from gradlab.audit.rules.reach import known, overlap
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
@@ -40,7 +40,7 @@ def term_of_nothing_trained(scenario: Scenario) -> Iterator[Hit]:
 def goes_backward(scenario: Scenario, term: Value) -> bool:
     """Whether a tensor of which only the number is in a loss is, or may be, differentiated by itself."""
     losses = [b.event.value or Value() for b in scenario.of("backward")]
-    return any(not loss.roots or bool(loss.roots & term.roots) for loss in losses if term not in loss.numbers)
+    return any(not loss.roots or term.roots <= loss.roots for loss in losses if term not in loss.numbers)
 
 
 def graph_lost(term: Value, loss: Value, moved: list[Value]) -> tuple[ast.AST, str] | None:
@@ -80,7 +80,7 @@ def moved_by(scenario: Scenario, backward: Occurrence) -> list[Value]:
     """The networks of optimizers that step with the gradients of a backward pass, where all optimizers' are known."""
     loop = scenario.loop
     optimizers = loop.of_networks()
-    if any(not o.trained or o.some or o.choice for o in optimizers):
+    if any(not o.trained or o.some or undecided(o) for o in optimizers):
         return []
     if uncertain(loop, "optimizer", "gradients", "self", "groups", scenario=scenario):
         return []

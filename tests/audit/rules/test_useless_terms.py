@@ -171,6 +171,27 @@ CASES |= {
     "two terms, beside a loss of unknown making": DISCRIMINATORS.format(cut=""),
 }
 
+ANSWERS = """
+from nets import Net
+def fit(args):
+    net = Net()
+    params = net.parameters()
+    opt = torch.optim.AdamW(params, 0.1) if args.adam else torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in loader:
+        out, beside, weight = net(x)
+        loss = {loss}
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+SUMS = {
+    "of an answer of the network, whichever its optimizer is": "out + beside.detach()  # expect: GL615",
+    "of an answer that is weighed": "out + 0.1 * beside.data  # expect: GL615",
+    "which an answer multiplies": "(out + beside.detach()) * weight",
+    "of which the square goes backward": "(out + beside.detach()).square().mean()",
+    "that is taken away": "out - beside.detach()",
+}
+CASES |= {f"a sum without a graph, {name}": ANSWERS.format(loss=loss) for name, loss in SUMS.items()}
 CLUSTERS = """
 def sharpened(q):
     weight = q**2 / q.sum(0)

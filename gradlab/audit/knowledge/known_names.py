@@ -77,7 +77,7 @@ KINDS = {
     **dict.fromkeys(("DataParallel", "FullyShardedDataParallel", "FSDP"), "wrapper"),
     **dict.fromkeys(("compile", "convert_sync_batchnorm"), "wrapper"),
     **{"Accelerator": "accelerator", "Fabric": "fabric", "DataLoader": "loader"},
-    **{"autocast": "autocast", "nullcontext": "null"},
+    **{"autocast": "autocast", "nullcontext": "null", "suppress": "null"},
     **dict.fromkeys(("DeepSpeedPlugin", "GradientAccumulationPlugin"), "plugin"),
 }
 """What calling a name makes, whatever package it is from."""

@@ -289,6 +289,25 @@ for x, y in loader:
 """,
 }
 
+CASES["a context of a package, or one that does nothing"] = """
+from contextlib import suppress
+from functools import partial
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(args):
+    amp = suppress
+    if args.amp:
+        amp = partial(torch.autocast, device_type="cuda", dtype=torch.bfloat16)
+    net = DDP(model)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        with amp():
+            loss = F.cross_entropy(net(x), y) / 4
+        loss.backward()  # expect: GL501
+        if i % 4 == 3 or i + 1 == len(loader):
+            opt.step()
+            opt.zero_grad()
+"""
+
 CHOSEN = """
 from munch import Munch
 from torch import optim

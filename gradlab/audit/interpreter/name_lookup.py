@@ -91,8 +91,8 @@ def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> V
             if one.kind == "unknown" and one.given and value.lineage:
                 one.kind = class_usage(engine, value, name, dotted(node)) or kind_by_name(name) or "unknown"
         return known
-    if name == "module" and value.kind == "model" and not value.lineage and not value.choice:
-        return value  # wrapped where that is not seen
+    if name == "module" and value.kind == "model" and not value.choice:
+        return value  # of DataParallel, or wrapped where that is not seen
     made = known_attribute(engine, value, name, node)
     if made is None:
         made = unknown_attribute(engine, value, name, dotted(node))

@@ -261,6 +261,29 @@ def update(net, value, first, second, x, y):
 """,
 }
 
+PARTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.style = nn.Linear(3, 3), nn.Linear(3, 3)
+    def forward(self, x):
+        return self.body(self.style(x))
+net, other = nn.DataParallel(Net()).cuda(), nn.DataParallel(Net()).cuda()
+one = torch.optim.Adam(net.module.body.parameters())
+two = torch.optim.Adam(other.module.body.parameters())
+for x in batches:
+    other.zero_grad()
+    other(x).mean().backward()
+    two.step()
+    {zeroed}.zero_grad()
+    net(x).mean().backward()
+    one.step(){mark}
+"""
+CASES |= {
+    "the network whose part an optimizer holds is zeroed": PARTS.format(zeroed="net", mark=""),
+    "another network is zeroed": PARTS.format(zeroed="other", mark="  # expect: GL305"),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_several_optimizers(name, tmp_path):

@@ -81,10 +81,10 @@ def product(values: list[Value]) -> str:
 
 
 def is_prediction(value: Value) -> bool:
-    """Whether a value is surely a network's output, or each of several is, which nothing keeps away from 0."""
+    """Whether a value is surely a network's output, or each of several is, whose last layer may give 0."""
     if value.choice:
         return all(is_prediction(one) for _, one in value.choice)
-    return value.source == "model" and value.range in (*RAW, "several", "output", "share", "signed")
+    return value.source == "model" and value.range in (*RAW, "several", "share", "signed")
 
 
 def compared(op: ast.operator, left: Value, right: Value) -> Value | None:

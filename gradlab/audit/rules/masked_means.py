@@ -11,7 +11,7 @@ from gradlab.audit.rules.accumulation import counts_own
 from gradlab.audit.rules.distributed import calls_wrapper
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.source.syntax import walk
+from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.tensors import made_of
@@ -76,19 +76,33 @@ def no_target(scenario: Scenario) -> Iterator[Hit]:
         value = backward.event.value
         for factor in value.factors if value is not None else ():
             if of_mask(factor, scenario.loop, backward) and not factor.value.positive:
-                if not asked(scenario.loop, factor.value.name):
+                if not asked(scenario.loop, factor):
                     yield Hit(backward, (), factor.node, factor.path, made=True)
                     break
 
 
-def asked(loop: TrainingLoop, name: str) -> bool:
-    """Whether a condition of the loop looks at the number of targets, or at whether there are any."""
+COUNTS = r"\.(sum|any|all|numel|nonzero|count_nonzero)\(|isnan|isfinite|\blen\("
+OF_ITSELF = re.compile(r"\.(mean|median|quantile|max|min|amax|amin|topk|kthvalue)\(")
+
+
+def asked(loop: TrainingLoop, factor: Factor) -> bool:
+    """Whether a condition of the loop looks at the number of targets, or at whether there are any.
+
+    It may do so by a name. A tensor that is compared with its own mean or largest element holds for some.
+    """
     roots: list[ast.AST] = [loop.statement.node] if loop.statement is not None else []
     roots += [frame.call for e in loop.events for frame in e.frames if loop.statement is None]
-    pattern = re.compile(
-        r"\.(sum|any|all|numel|nonzero|count_nonzero)\(|isnan|isfinite" + (rf"|\b{re.escape(name)}\b" if name else "")
-    )
-    for part in (part for root in roots for part in walk(root)):
-        if isinstance(part, (ast.If, ast.IfExp, ast.While)) and pattern.search(ast.unparse(part.test)):
-            return True
+    parts = [part for root in roots for part in walk(root)]
+    made = [part for part in parts if isinstance(part, ast.Assign)]
+    texts = [(dotted(t), ast.unparse(each.value)) for each in made for t in each.targets]
+    name = factor.value.name
+    pattern = re.compile(COUNTS + (rf"|\b{re.escape(name)}\b" if name else ""))
+    own = set(re.findall(r"[A-Za-z_]\w*", f"{factor.text} {ast.unparse(factor.node)}"))
+    counts = {n for n, text in texts if n and pattern.search(text) and own & set(re.findall(r"[A-Za-z_]\w*", text))}
+    if any(OF_ITSELF.search(text) for each, text in [*texts, (factor.text, factor.text)] if each == factor.text):
+        return True
+    for part in parts:
+        if isinstance(part, (ast.If, ast.IfExp, ast.While)):
+            if pattern.search(ast.unparse(part.test)) or any(dotted(n) in counts for n in walk(part.test)):
+                return True
     return False

@@ -7,27 +7,22 @@ from audited_snippets import HEAD, STEP, expected, findings
 
 NETWORK = """
 class Net(nn.Module):
-    def __init__(self, parts):
+    def __init__(self):
         super().__init__()
-        self.inner, self.spread, self.parts = nn.Linear(8, 4), nn.Linear(8, 4), parts
+        self.inner, self.spread = nn.Linear(8, 4), nn.Linear(8, 4)
     def forward(self, x):
-        y = {end}
-        if self.training and self.parts:
-            return y, x
-        return y
-model = Net(False)
+        return {end}
+model = Net()
 for x, y in loader:
-    if model.parts:
-        out, _ = model(x)
-    else:
-        out = model(x)
+    out = model(x)
     loss = F.mse_loss(out, y)
     loss = loss + {term}
 """
 RELATIVE = "((out - y).abs() / out).mean()"
 ERRORS = {
-    "the error by the prediction": ("self.inner(x) + self.inner(x).tanh()", RELATIVE, True),
-    "of logarithms": ("F.log_softmax(self.inner(x), 1)", RELATIVE, True),
+    "the error by the prediction": ("self.inner(x)", RELATIVE, True),
+    "of a sigmoid": ("self.inner(x).sigmoid()", RELATIVE, True),
+    "of what is not known": ("self.inner(x).square() + 1e-3", RELATIVE, False),
     "by the target": ("self.inner(x) + self.inner(x).tanh()", "((out - y).abs() / y).mean()", False),
     "by what is kept away from 0": (
         "self.inner(x) + self.inner(x).tanh()",

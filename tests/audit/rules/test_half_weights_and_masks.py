@@ -480,6 +480,30 @@ for x, y in loader:
     optimizer.step()
 # not GL607
 """,
+    "right: a selection whose count has a name, or of itself": """
+for x, y in loader:
+    known = y != -100
+    count = known.sum()
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    if count > 0:
+        each[known].mean().backward()
+        optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    picked = each[y != -100]
+    loss = picked.mean() if len(picked) else each.mean()
+    loss.backward()
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    worst = each >= each.mean()
+    each[worst].mean().backward()
+    optimizer.step()
+# not GL607
+""",
     "a selection per rank": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 net = DDP(model)

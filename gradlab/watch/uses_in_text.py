@@ -130,7 +130,9 @@ def is_used_otherwise(nodes: Sequence[Any], names: set[str], words: set[str], do
     """
     harmless: set[int] = set()
     repeated: set[int] = set()
-    still = {"watch", *COPIES, *(n.name for n in nodes if isinstance(n, FUNCTIONS) and all(map(moves_nothing, n.body)))}
+    functions = [n for n in nodes if isinstance(n, FUNCTIONS)]
+    moving = {n.name for n in functions if not all(map(moves_nothing, n.body)) or all(map(is_text, n.body))}
+    still = {"watch", *COPIES} | {n.name for n in functions} - moving
     for n in nodes:
         if isinstance(n, ast.Call):
             last = (chain(n.func) or [""])[-1]
@@ -172,8 +174,12 @@ def moves_nothing(node: ast.stmt) -> bool:
     """Whether a statement moves no weight of the networks that it names, nor do those in it."""
     if isinstance(node, (ast.For, ast.With)):
         return all(map(moves_nothing, node.body))
-    shown = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return shown or sets_requires_grad(node) or is_rebound(node)
+    return is_text(node) or sets_requires_grad(node) or is_rebound(node)
+
+
+def is_text(node: ast.stmt) -> bool:
+    """A docstring, or `...`."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def is_rebound(node: ast.stmt) -> bool:
@@ -195,7 +201,7 @@ def rebinding_line(site: CallSite | None) -> CallSite | None:
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     names = {n for c in calls if c.lineno <= number <= (c.end_lineno or 0) for n in chain(c.func)[-1:]}
     given_to = {name_of(c) for c in calls if any(set(chain(a)[-1:]) & names for a in c.args)}
-    within = [n for f in nodes if isinstance(f, FUNCTIONS) and f.name in given_to for n in ast.walk(f)]
+    within = {n for f in nodes if isinstance(f, FUNCTIONS) and f.name in given_to for n in ast.walk(f)}
     found = set()
     for n in [*nodes, *within]:
         if isinstance(n, ast.For):

@@ -65,7 +65,7 @@ class StillTargets(Reader):
             made |= self.makers.get(address(each), {})
         live = any(each.requires_grad for each in tensors_in([result]))
         if name in NETWORKS and weights:
-            made |= self.note_weights(weights, given[0], result if live else None)
+            made |= self.note_weights(weights, given[0], tensors_in([result]) if live else [])
         elif live and made and (name in COMPARED or name in NETWORKS):
             self.targets.append(made)
         if made and not live:
@@ -77,12 +77,12 @@ class StillTargets(Reader):
         made = {node for each in self.inputs.values() for _, node in each}
         self.in_losses |= made & set(nodes_below(root.grad_fn for root in roots)) if made else set()
 
-    def note_weights(self, weights: Sequence[Tensor], shown: Tensor, live: Any) -> dict[int, Called]:
-        """A network is called: its weights, if it has no gradient and they are copies. live: what it has made, if that
-        has a gradient."""
-        if live is not None:
+    def note_weights(self, weights: Sequence[Tensor], shown: Tensor, live: list[Tensor]) -> dict[int, Called]:
+        """A network is called: its weights, if it has no gradient and they are copies. live: what it has made of it,
+        if that has a gradient."""
+        if live:
             for p in weights:
-                self.inputs.setdefault(p.shape, []).append((shown.detach(), getattr(live, "grad_fn", None)))
+                self.inputs.setdefault(p.shape, []).extend((shown.detach(), made.grad_fn) for made in live)
             return {}
         copies = [p for p in weights if id(p) not in self.tracker.ids and self.initial.has_values_of(self.tracker, p)]
         site = line_of_call(self.tracker.ids) if copies else None

@@ -114,6 +114,32 @@ def test_a_target_network_whose_action_the_trained_one_chooses(in_loss, tmp_path
     assert [(f.name, f.site[1]) for f in watch.faults] == found * (not in_loss)
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRU(4, 16, batch_first=True), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.cell(x.unflatten(1, (2, 4)))[1][0])
+
+
+@right
+def a_recurrent_reference(watch):
+    model = Recurrent()
+    reference = copy.deepcopy(model).requires_grad_(False)
+    optimizer = Adam(model.parameters(), 1e-3)
+    with watch(model, optimizer) as w:
+        for x, y in batches(104):
+            with torch.no_grad():
+                before = reference(x).log_softmax(1)
+            out = model(x)
+            optimizer.zero_grad()
+            kept = F.kl_div(out.log_softmax(1), before, log_target=True, reduction="batchmean")
+            (F.cross_entropy(out, y) + 0.1 * kept).backward()
+            optimizer.step()
+    return w
+
+
 PAIR = """
 import torch
 from torch.nn import functional as F
@@ -137,12 +163,23 @@ class Pair:
         optimizer.step()
         {then}
 """
+MOVERS = """
+class Kind:
+    def move(self, to, of, i):
+        "Move the one to the other."
+
+class Late(Kind):
+    def move(self, to, of, i):
+        if i > 1000:
+            to.load_state_dict(of.state_dict())
+"""
 PAIRS = {
     "moves it in a function": ("old.lerp_(new, 0.1)", "self.follow()", False),
     "is not called": ("old.lerp_(new, 0.1)", "", True),
     "may be called": ("old.lerp_(new, 0.1)", "self.follow() if i > 1000 else None", False),
     "changes a copy": ("old = old.detach().clone().mul_(0.9).add_(0.1 * new)", "self.follow()", True),
     "binds its name in a function": ("old = old.mul(0.9).add(new, alpha=0.1)", "self.follow()", True),
+    "is a method that another class has": ("Late().move(self.late, self.online, 0)", "self.follow()", False),
     "passes it on": ("old = torch.lerp(old, new, blend(old, i))", "self.follow() if i > 1000 else None", False),
 }
 
@@ -151,7 +188,7 @@ PAIRS = {
 def test_a_network_that_begins_with_the_weights_that_it_is_to_follow(how, tmp_path, monkeypatch):
     follow, then, wrong = PAIRS[how]
     program = tmp_path / "train.py"
-    program.write_text(PAIR.format(follow=follow, then=then))
+    program.write_text(PAIR.format(follow=follow, then=then) + MOVERS)
     names = {"__name__": "train"}
     monkeypatch.setattr(uses_in_text, "ORIGINS", {str(program): USER})  # and not the files of other tests
     exec(compile(program.read_text(), str(program), "exec"), names)

@@ -120,8 +120,7 @@ class BackwardObserver:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
             loop.unheld.after(unheld)
             for tracker in loop.trackers:
-                now = tracker.versions()
-                if now == tracker.seen_versions:
+                if tracker.others.replaced or (now := tracker.versions()) == tracker.seen_versions:
                     continue
                 tracker.seen_versions = now
                 tracker.left.note_refilled()
@@ -172,7 +171,7 @@ class BackwardObserver:
         """A new backward pass begins: the metrics of the update before it are complete."""
         loop = self.loop
         for tracker, output in zip(loop.trackers, loop.outputs, strict=True):
-            if not tracker.closure.running:
+            if not tracker.closure.running and not tracker.others.replaced:
                 compiled_steps.detect(loop, tracker)
                 output.metrics.finish_update(loop.scaler.value())
                 if tracker.started:  # its step has raised
@@ -235,7 +234,7 @@ class BackwardObserver:
         loop.seen.regressed |= regressed
         ask(loop.unheld.note_terms, roots)
         loop.seen.contrasted |= ask(contrasted, roots, default=set())
-        new = [tracker for tracker in loop.trackers if tracker.attempts < EARLY]
+        new = [tracker for tracker in loop.trackers if tracker.attempts < EARLY and not tracker.others.replaced]
         leaves = [variable(node) for node in nodes_below(root.grad_fn for root in roots if new)]
         for tracker in new:
             tracker.early_freezes.at_backward(set(tracker.all_names), [leaf for leaf in leaves if leaf is not None])

@@ -25,6 +25,9 @@ are next to none of those that it averages over, as few are enough."""
 SHORT = 40
 """Times that an optimizer averages over more updates than it makes, in a stage that is too short to be one."""
 
+MANY = 20
+"""Optimizers of one line after which those that were replaced are not followed: else each update costs more."""
+
 SUMMED = 1000.0
 """Updates for an optimizer that sums over all of them, as many as others usually average over."""
 
@@ -83,6 +86,9 @@ class OptimizerDiscovery:
                 tracker.others.is_successor = bool(made)
                 last = next((each for each in reversed(made) if each.attempts), None)
                 tracker.others.continues = last is not None and last.ids == tracker.ids and are_kept(last)
+                if last is not None and tracker.others.continues and len(made) > MANY:
+                    for each in made if len(made) == MANY + 1 else [last]:
+                        each.others.replaced = each.ids == tracker.ids
                 made.append(tracker)
 
         return after

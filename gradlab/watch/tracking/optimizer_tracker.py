@@ -147,7 +147,7 @@ class OptimizerTracker:
 
     def note_step(self, site: CallSite | None, num_backwards: int, in_backward: bool) -> None:
         """At a step. in_backward: a backward pass is running, which counts when it is over."""
-        self.step_site = site
+        self.step_site, self.others.replaced = site, False
         if self.step_meant is None:
             self.step_meant = handed_from(call_stack())
         written = self.writes.since_step or in_backward

@@ -22,6 +22,8 @@ class OtherOptimizers:
     """Whether another optimizer was made at the same line before."""
     continues: bool = False
     """Whether it goes on with the weights as another optimizer, made at the same line, has left them."""
+    replaced: bool = False
+    """Whether one of many that were made at the same line goes on with its weights: its gradients are those of that."""
     clips: list[tuple[CallSite | None, BackwardPass, int]] = field(default_factory=list)
     """Calls that clipped its gradients before an unclipped step of another one (its index)."""
     through: list[tuple[BackwardPass, int]] = field(default_factory=list)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD, Adagrad, Adam
 from torch.optim.lr_scheduler import LambdaLR
 from watched_loops import batches, codes, lines, loss_of, marked, net, train, update
 
@@ -22,6 +22,20 @@ def test_an_optimizer_that_is_created_later(tmp_path):
             optimizer.step()
     assert [(fault.code, fault.update) for fault in watch.faults] == [("GL305", 2)]
     assert len(lines(tmp_path)) == 4
+
+
+def test_of_many_that_replace_each_other_the_last_is_followed(tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(30):
+            optimizer = Adam(model.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    trackers = watch.loop.trackers
+    assert [f.name for f in watch.faults] == ["optimizer-made-anew"]
+    assert [t.others.replaced for t in trackers] == [True] * 29 + [False]
+    assert max(t.num_backwards for t in trackers[:10]) > trackers[25].num_backwards == trackers[-1].num_backwards == 1
 
 
 def test_optimizers_that_exist_already(tmp_path):

@@ -137,7 +137,7 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
         f"the loss went from {first} to {h.losses.final:.4g}" + f", the median of the last {h.losses.window}" * run.long
     )
     if len(h.undamaged) < len(h.first):
-        sentence += f"; the first updates drove it up to {max(h.first):.4g}"
+        sentence += f"; it rose to {max(h.first):.4g} among the first updates"
     if run.rate and h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.lr_highest < 0.5 * run.rate:
         sentence += f"; the learning rate was rising to the end, where it reached {h.lr_highest / run.rate:.1%} of its"
         sentence += " setting"

@@ -84,6 +84,8 @@ class History:
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
         self.before: tuple[float, int] = (0.0, 0)
+        self.bounded_below = False
+        """Whether the ratio of an update is what its weights' norms show, and not measured."""
         """Norm of all weights in the latest record of it, and how many updates were applied before that."""
         self.from_zero = 0
         """Updates of weights that were all zero: their size beside these is infinite."""
@@ -150,7 +152,8 @@ class History:
         if not 0 < norm < math.inf:
             return
         if not self.update_ratios.count and self.applied == applied + 1 and norm > 2 * before > 0:
-            self.update_ratios.add(norm / before - 1)
+            self.update_ratios.add(norm / before - 1)  # at least: the norm tells nothing of a turn
+            self.bounded_below = True
         self.before = norm, self.applied
 
     def observe_applied(self, line: dict[str, Any]) -> None:

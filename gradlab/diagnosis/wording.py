@@ -16,11 +16,14 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{min(max(share, 0.001), 0.999):.1%}"
 
 
-def moves(usual: float, largest: float, count: int, measured: int, full: bool = False) -> str:
+def moves(usual: float, largest: float, count: int, measured: int, full: bool = False, least: bool = False) -> str:
     """How far updates moved the weights, or would have at the full rate.
 
     count: of these updates, of so many measured, not all of a run; the others moved nothing, or weights of zero.
+    least: it is what the weights' norms before and after show.
     """
+    if least:
+        return f"one update moved the weights by at least {largest:.2g} times their norm"
     at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
     if count == measured == 1:
         return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"

@@ -101,7 +101,7 @@ def identity(e: Evidence, c: Config) -> Iterator[Proposal]:
         rate = f", and train with optimizer=adamw optimizer.lr={AdamW.lr:g}: the gradients of all time steps add up"
         adds_up = rate * isinstance(c.optimizer, SGD)
         why = f"{'they begin' if len(names) > 1 else 'it begins'} at {e.sizes[names[0]]:.2g} / sqrt(fan-in), and ReLU"
-        why += " leaves half of the state at every time step: a gradient passes many with the identity alone"
+        why += " leaves half of the state at every time step: a gradient passes many best with the identity"
         yield code("initial weights", those + adds_up, why)
 
 
@@ -139,7 +139,7 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     form = STABLE.get(operation.strip("_"))
     if form is not None:
         why = f"{o.failure} in {o.place}" if o.undefined and o.place else "it is the first that is not finite"
-        why += ": no field of the configuration keeps what it divides by from zero" * (o.by_zero and not o.derivative)
+        why += ": no learning rate keeps what it divides by from zero" * (o.by_zero and not o.derivative)
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", why)
 
 

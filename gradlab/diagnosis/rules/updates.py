@@ -30,7 +30,8 @@ class UpdateTooLarge(Rule):
         largest = h.update_ratios.largest
         if not largest > self.ratio:
             return None
-        sentence = moves(usual, largest, h.update_ratios.count, h.update_ratios.count + h.from_zero)
+        count = h.update_ratios.count
+        sentence = moves(usual, largest, count, count + h.from_zero, least=h.bounded_below and count == 1)
         lost = (run.failed or run.stuck) and not run.decayed
         severity = "critical" if run.thrown and run.stuck else "warning" if lost and usual > self.ratio else "info"
         sentence += f", and {progress(run)}" * (severity == "critical")

@@ -5,8 +5,8 @@ any: a network's output as it is; unseen: that of a network whose code is not th
 square: squares one by one; ratio: such a square through something; error: the mean of squares; exp, expsum: exp of an
 output, its sum; total: the sum of outputs or shares; part: one of several outputs; several: one of those of a network
 whose code is not there; output: that of a network whose last layer is not known; slope: a derivative that has a graph;
-scores: a product of outputs, or a multiple of one; kept: away from 0, perhaps. Everything else is the empty word:
-nothing is known, nothing is reported.
+scores: a product of outputs, or a multiple of one. Everything else is the empty word: nothing is known, nothing is
+reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ SHAPES = {
 ENDS = {
     **dict.fromkeys(("softmax", "sigmoid", "Softmax", "Sigmoid"), "share"),
     **dict.fromkeys(("tanh", "Tanh"), "signed"),
-    **dict.fromkeys(("softplus", "Softplus"), "kept"),
 }
 OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
 UNKNOWN = "?"
@@ -58,7 +57,7 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
     if name == "exp" and word in (*RAW, "scores", "several", "output"):
         return "exp"
-    return "kept" if name in ("exp", "abs", "clamp", "clamp_min", "clip") else ""
+    return ""
 
 
 def is_share(value: Value) -> bool:
@@ -148,8 +147,6 @@ def arithmetic(
     one, two = left.range, right.range
     if isinstance(op, (ast.Add, ast.Sub)):
         forgive_rates(engine, left, right)
-    if "kept" in (one, two) and isinstance(op, (ast.Add, ast.Mult)):
-        return "kept", NO_ROOTS
     if isinstance(op, ast.Add) and "expsum" in (one, two):
         return ("expsum" if one == two or "number" in (left.kind, right.kind) else ""), NO_ROOTS
     if isinstance(op, ast.Add) and {one, two} <= {"square", "bounded"}:
